@@ -127,6 +127,7 @@ def _hush_pillow() -> None:
 
 
 def _open_source(source: str | Path | bytes, limits: PictureLimits) -> BinaryIO:
+    stream: BinaryIO
     if isinstance(source, bytes):
         size_bytes, stream = len(source), io.BytesIO(source)
     else:

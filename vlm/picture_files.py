@@ -110,7 +110,7 @@ def _open_heic(stream: BinaryIO) -> Image.Image:
     # Imported when needed: few people have such files, and the import takes a while.
     from pillow_heif import HeifImageFile
 
-    image: Image.Image = HeifImageFile(stream)
+    image: Image.Image = HeifImageFile(stream)  # type: ignore[no-untyped-call]
     return image
 
 
@@ -145,7 +145,7 @@ def _refusal(head: bytes) -> str:
     """Say what a file is that is no picture, and what to do instead."""
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if start.startswith(b"%pdf"):
-        return "This file is a PDF document, not a picture. Save the page as PNG or JPEG and try again."
+        return "This file is a PDF document, not a picture. Save the page as PNG and try again."
     if b"<svg" in start and start.startswith(b"<"):
         return (
             "This file is an SVG drawing, not a picture of pixels. Export it as PNG and try again."

@@ -105,4 +105,4 @@ def _visible_range(values: NDArray[np.generic]) -> tuple[float, float, bool]:
         for full, least in ((1.0, 0.0), (255.0, 64.0)) if is_float else _DEPTHS:
             if least <= high <= full:
                 return 0.0, full, full == _TWELVE_BITS
-    return low, max(high, low + 1.0), True
+    return low, high if high > low else low + 1.0, True
