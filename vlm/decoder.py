@@ -1,0 +1,260 @@
+"""The text decoder's forward pass, lean, over packed weights and a preallocated cache.
+
+Equal to transformers' Qwen3VLTextModel: grouped-query attention with per-head RMSNorm of
+queries and keys, interleaved M-RoPE, SwiGLU, and deepstack features of pictures added after
+the first layers. Nothing about a conversation is kept here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from vlm.errors import CheckpointError
+from vlm.kv_cache import KVCache
+from vlm.linear import PackedLinear
+from vlm.rotary import rope_tables, rotate
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """Geometry of the text decoder, named as in this app."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    mrope_section: tuple[int, int, int]
+    context_tokens: int
+    tie_word_embeddings: bool
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> DecoderConfig:
+        """Read a checkpoint's whole config.json. Raises CheckpointError."""
+        text = config.get("text_config", config)
+        rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+        rope_type = rope.get("rope_type", rope.get("type", "default"))
+        for what, value, supported in (
+            ("rope_type", rope_type, ("default", "mrope")),
+            ("hidden_act", text.get("hidden_act", "silu"), ("silu",)),
+        ):
+            if value not in supported:
+                raise CheckpointError(
+                    f"text_config.{what} is {value!r}; supported is {supported[0]!r}. "
+                    "Use one of the dense Qwen3-VL Instruct models."
+                )
+        try:
+            temporal, height, width = rope.get("mrope_section", (24, 20, 20))
+            heads = text["num_attention_heads"]
+            return cls(
+                vocab_size=text["vocab_size"],
+                hidden_size=text["hidden_size"],
+                intermediate_size=text["intermediate_size"],
+                layers=text["num_hidden_layers"],
+                heads=heads,
+                kv_heads=text.get("num_key_value_heads") or heads,
+                head_dim=text.get("head_dim", text["hidden_size"] // heads),
+                rms_norm_eps=text.get("rms_norm_eps", 1e-6),
+                rope_theta=float(rope.get("rope_theta", text.get("rope_theta", 500_000.0))),
+                mrope_section=(temporal, height, width),
+                context_tokens=text.get("max_position_embeddings", 128_000),
+                tie_word_embeddings=config.get(
+                    "tie_word_embeddings", text.get("tie_word_embeddings", False)
+                ),
+            )
+        except KeyError as missing:
+            raise CheckpointError(
+                f"text_config has no {missing}; download the model's config.json again."
+            ) from None
+
+
+@dataclass(frozen=True, eq=False)
+class LayerWeights:
+    """Weights of one decoder layer; norm weights are 1-D tensors of any float dtype."""
+
+    input_norm: Tensor
+    """(hidden_size,) input_layernorm."""
+    qkv: PackedLinear
+    """Rows of q_proj, then k_proj, then v_proj."""
+    q_norm: Tensor
+    """(head_dim,)"""
+    k_norm: Tensor
+    """(head_dim,)"""
+    o: PackedLinear
+    post_norm: Tensor
+    """(hidden_size,) post_attention_layernorm."""
+    gate_up: PackedLinear
+    """Rows of gate_proj, then up_proj."""
+    down: PackedLinear
+
+
+@dataclass(frozen=True, eq=False)
+class DecoderWeights:
+    """Weights of the text decoder."""
+
+    embed: Tensor
+    """(vocab_size, hidden_size) of any float dtype, memory-mapped or not."""
+    layers: tuple[LayerWeights, ...]
+    norm: Tensor
+    """(hidden_size,) the last norm."""
+    lm_head: PackedLinear
+    """With tied embeddings: the embedding table, packed."""
+
+
+class Decoder:
+    """Runs the decoder layers for the new tokens of one conversation."""
+
+    def __init__(self, config: DecoderConfig, weights: DecoderWeights) -> None:
+        self.config = config
+        self._embed = weights.embed
+        self._lm_head = weights.lm_head
+        self._norm = weights.norm.to(torch.float32)
+        self._layers = [_Layer(config, layer) for layer in weights.layers]
+        self._rope = MRope(config)
+        self._eps = torch.tensor(config.rms_norm_eps)
+
+    def new_cache(self) -> KVCache:
+        """Return an empty cache of this decoder's geometry."""
+        return KVCache(self.config.layers, self.config.kv_heads, self.config.head_dim)
+
+    @torch.inference_mode()
+    def embed(self, token_ids: Sequence[int] | Tensor) -> Tensor:
+        """Return the fp32 embeddings (n, hidden_size) of n token ids."""
+        ids = torch.as_tensor(token_ids, dtype=torch.int64)
+        return self._embed.index_select(0, ids).to(torch.float32)
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        hidden: Tensor,
+        position_ids: Tensor,
+        kv_cache: KVCache,
+        deepstack: Sequence[Tensor] = (),
+        visual_index: Tensor | None = None,
+        between_layers: Callable[[float], None] | None = None,
+    ) -> Tensor:
+        """Run new tokens after those in the cache, and add them to it.
+
+        hidden: (n, hidden_size) fp32, embeddings of the new tokens, those of pictures
+        replaced by vision features; left unchanged. position_ids: (3, n). deepstack: per
+        vision level (v, hidden_size), added after layers 0, 1, ... to the v rows of hidden
+        named by visual_index (v,). Returns (n, hidden_size), before the last norm.
+
+        between_layers is told the fraction done and may raise Stopped; then the cache must
+        be truncated to its length before this call.
+        """
+        rope = self._rope.tables(position_ids)
+        mask = _causal_mask(hidden.shape[0], kv_cache.length)
+        kv_cache.reserve(kv_cache.length + hidden.shape[0])
+        for i, layer in enumerate(self._layers):
+            hidden = hidden + layer.attend(
+                rms_norm(hidden, layer.input_norm, self._eps), rope, mask, (kv_cache, i)
+            )
+            if between_layers is not None:
+                between_layers((i + 0.5) / len(self._layers))
+            hidden += layer.feed_forward(rms_norm(hidden, layer.post_norm, self._eps))
+            if visual_index is not None and i < len(deepstack):
+                hidden.index_add_(0, visual_index, deepstack[i])
+            if between_layers is not None:
+                between_layers((i + 1) / len(self._layers))
+        return hidden
+
+    @torch.inference_mode()
+    def logits(self, hidden_rows: Tensor) -> Tensor:
+        """Return the fp32 logits (rows, vocab_size) of rows that `forward` returned."""
+        return self._lm_head(rms_norm(hidden_rows, self._norm, self._eps))
+
+
+class _Layer:
+    """One decoder layer: its weights in the shapes the forward pass wants."""
+
+    def __init__(self, config: DecoderConfig, weights: LayerWeights) -> None:
+        self._heads, self._kv_heads = config.heads, config.kv_heads
+        self._qkv, self._o = weights.qkv, weights.o
+        self._gate_up, self._down = weights.gate_up, weights.down
+        self._eps = torch.tensor(config.rms_norm_eps)
+        self.input_norm = weights.input_norm.to(torch.float32)
+        self.post_norm = weights.post_norm.to(torch.float32)
+        # One norm and one rotation serve queries and keys, so their weights are side by side.
+        self._qk_norm = torch.cat(
+            (
+                weights.q_norm.to(torch.float32).expand(config.heads, -1),
+                weights.k_norm.to(torch.float32).expand(config.kv_heads, -1),
+            )
+        )
+
+    def attend(
+        self,
+        x: Tensor,
+        rope: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        cache: tuple[KVCache, int],
+    ) -> Tensor:
+        """Attend from normed rows x (n, hidden_size) to the cache and to themselves."""
+        rows, heads, rotated = x.shape[0], self._heads, self._heads + self._kv_heads
+        qkv = self._qkv(x).view(rows, rotated + self._kv_heads, -1)
+        qk = rotate(rms_norm(qkv[:, :rotated], self._qk_norm, self._eps), rope)
+        kv_cache, layer = cache
+        k, v = kv_cache.append(
+            layer, qk[:, heads:].transpose(0, 1), qkv[:, rotated:].transpose(0, 1)
+        )
+        attended = functional.scaled_dot_product_attention(
+            qk[:, :heads].transpose(0, 1)[None],
+            k[None],
+            v[None],
+            attn_mask=mask,
+            is_causal=mask is None and rows > 1,
+            enable_gqa=True,  # the CPU kernel reads each key once per group, without copies
+        )
+        return self._o(attended[0].transpose(0, 1).reshape(rows, -1))
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """SwiGLU of normed rows x (n, hidden_size)."""
+        gate, up = self._gate_up(x).chunk(2, 1)
+        return self._down(functional.silu(gate).mul_(up))
+
+
+class MRope:
+    """Rotary tables for three position axes whose frequencies are interleaved."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        half = config.head_dim // 2
+        exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+        self.inv_freq = 1.0 / (config.rope_theta**exponents)
+        # Frequency i follows axis i % 3 (time, height, width) as far as that axis's section
+        # reaches, and time beyond it.
+        self._axis = torch.zeros(half, dtype=torch.int64)
+        for axis in (1, 2):
+            self._axis[axis : config.mrope_section[axis] * 3 : 3] = axis
+
+    def tables(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (cos, signed sin), each (n, 1, head_dim), for position_ids (3, n)."""
+        return rope_tables(position_ids.to(torch.float32)[self._axis].T * self.inv_freq)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
+    """Scale the last axis of x to unit mean square, times weight; five kernels, not seven."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return (x * torch.addcmul(eps, norm, norm, value=1 / x.shape[-1]).rsqrt_()).mul_(weight)
+
+
+def _causal_mask(rows: int, cached: int) -> Tensor | None:
+    """Return what to add to scores (rows, cached + rows), or None where SDPA needs no mask.
+
+    SDPA's own causal mask starts at the first key, so it is right only without cached keys.
+    """
+    if rows == 1 or cached == 0:
+        return None
+    mask = torch.zeros(rows, cached + rows)
+    mask[:, cached:] = torch.full((rows, rows), float("-inf")).triu_(1)
+    return mask
