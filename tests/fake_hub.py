@@ -1,0 +1,117 @@
+"""A tiny hub on 127.0.0.1 that speaks the few endpoints a download needs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass
+class FakeHub:
+    """What the hub serves and how it misbehaves; tests change it between requests."""
+
+    files: dict[str, bytes]
+    hub_id: str = "Qwen/Tiny"
+    token: str = ""
+    breaks_after: list[int] = field(default_factory=list)
+    """Bytes after which the next answers with weights are cut, one entry each."""
+    statuses: list[int] = field(default_factory=list)
+    """HTTP statuses of the next answers with weights instead of their content."""
+    ignores_ranges: bool = False
+    damages: int = 0
+    """How many of the next answers with weights have a wrong byte."""
+    moved_to: str = ""
+    """Another address that weights are fetched from, as with a CDN."""
+    url: str = ""
+    requests: list[tuple[str, str, str]] = field(default_factory=list)
+    """(path, Range, Authorization) of every request."""
+
+    def listing(self) -> dict[str, object]:
+        """The answer to api/models/ID?blobs=true."""
+        siblings = []
+        for name, content in self.files.items():
+            sibling: dict[str, object] = {"rfilename": name, "size": len(content)}
+            sibling["blobId"] = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+            if name.endswith(".safetensors"):
+                sha256 = hashlib.sha256(content).hexdigest()
+                sibling["lfs"] = {"sha256": sha256, "size": len(content), "pointerSize": 134}
+            siblings.append(sibling)
+        return {"id": self.hub_id, "sha": COMMIT, "siblings": siblings}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: FakeHub
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Stay quiet."""
+
+    def do_GET(self) -> None:
+        hub = self.hub
+        auth = self.headers.get("Authorization", "")
+        self.hub.requests.append((self.path, self.headers.get("Range", ""), auth))
+        if hub.token and auth != f"Bearer {hub.token}":
+            return self._answer(401, b"Invalid username or password.")
+        path = self.path.split("?")[0]
+        if path == f"/api/models/{hub.hub_id}":
+            return self._answer(200, json.dumps(hub.listing()).encode())
+        name = path.rpartition("/")[2]
+        if path != f"/{hub.hub_id}/resolve/{COMMIT}/{name}" or name not in hub.files:
+            return self._answer(404, b"Not found", {"X-Error-Code": "RepoNotFound"})
+        if name.endswith(".safetensors"):
+            return self._weights(name)
+        return self._answer(200, hub.files[name])
+
+    def _weights(self, name: str) -> None:
+        hub = self.hub
+        if hub.moved_to:
+            return self._answer(302, b"", {"Location": hub.moved_to + self.path})
+        if hub.statuses:
+            return self._answer(hub.statuses.pop(0), b"no")
+        content = hub.files[name]
+        if hub.damages:
+            hub.damages -= 1
+            content = content[:-1] + bytes([content[-1] ^ 1])
+        start = 0
+        if (wanted := self.headers.get("Range")) and not hub.ignores_ranges:
+            start = int(wanted.removeprefix("bytes=").rstrip("-"))
+        body = content[start:]
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(body)))
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.end_headers()
+        if hub.breaks_after:
+            body = body[: hub.breaks_after.pop(0)]
+            self.close_connection = True
+        self.wfile.write(body)
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextmanager
+def serve(hub: FakeHub) -> Iterator[FakeHub]:
+    """Serve a hub until the block ends; its address is `hub.url`."""
+    handler = type("Handler", (_Handler,), {"hub": hub})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
