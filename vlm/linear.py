@@ -1,10 +1,10 @@
 """One packed linear layer class per weight format; activations go in and come out in fp32.
 
-kind    weights                        computes                      needs
-fp32    fp32                           fp32                          nothing
-bf16    bf16                           bf16 inputs, fp32 sums        AMX, AVX512_BF16 or Arm to be fast
-fp16    fp16 (bf16 values fit it)      fp32                          FBGEMM: x86 with AVX2
-int8    int8, one scale per output     int8 pairs, int32 sums        FBGEMM: x86 with AVX2
+kind   weights                      computes                    needs
+fp32   fp32                         fp32                        nothing
+bf16   bf16                         bf16 inputs, fp32 sums      AMX, AVX512_BF16, Arm (fast)
+fp16   fp16 (bf16 values fit it)    fp32                        FBGEMM: x86 with AVX2
+int8   int8, one scale per output   int8 pairs, int32 sums      FBGEMM: x86 with AVX2
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from vlm.linear import PackedLinear
 from vlm.rotary import rope_tables, rotate
 
 Grid = tuple[int, int, int]
+Taps = list[tuple[Tensor, Tensor]]
 
 NORM_EPS = 1e-6
 ROPE_THETA = 10_000.0
@@ -254,19 +255,22 @@ class VisionTower:
     def _make_tables(self, grid: Grid) -> _GridTables:
         _, height, width = grid
         rows, columns = merge_order(height, width, self.config.merge_size)
+        side = math.isqrt(self.config.position_rows)
         axes = torch.stack((rows, columns), 1)[..., None].to(torch.float32)
         return _GridTables(
-            positions=self._resampled_positions(rows, height, columns, width),
+            positions=self._resampled_positions(
+                _taps(rows, height, side), _taps(columns, width, side)
+            ),
             rope=rope_tables((axes * self.inv_freq).flatten(1)),
         )
 
-    def _resampled_positions(self, rows: Tensor, height: int, columns: int, width: int) -> Tensor:
-        """Interpolate the learned square table bilinearly, corners on corners."""
+    def _resampled_positions(self, row_taps: Taps, column_taps: Taps) -> Tensor:
+        """Interpolate the learned square table bilinearly, (n, hidden_size)."""
         table = self._weights.positions
         side = math.isqrt(self.config.position_rows)
-        total = torch.zeros(len(rows), table.shape[1])
-        for row, row_share in _taps(rows, height, side):
-            for column, column_share in _taps(columns, width, side):
+        total = torch.zeros(len(row_taps[0][0]), table.shape[1])
+        for row, row_share in row_taps:
+            for column, column_share in column_taps:
                 share = (row_share * column_share)[:, None]
                 total.addcmul_(table[row * side + column].to(torch.float32), share)
         return total
@@ -281,8 +285,8 @@ def merge_order(height: int, width: int, merge_size: int) -> tuple[Tensor, Tenso
     return order // width, order % width
 
 
-def _taps(index: Tensor, size: int, side: int) -> list[tuple[Tensor, Tensor]]:
-    """Return the two table rows each index lies between, with their shares."""
+def _taps(index: Tensor, size: int, side: int) -> Taps:
+    """Return the two table rows each index lies between, with their shares; corners on corners."""
     at = index.to(torch.float32) * (side - 1) / max(size - 1, 1)
     low = at.floor()
     share = at - low
