@@ -1,0 +1,362 @@
+"""Packs scenes and their questions into training batches.
+
+All questions about one picture share its visual tokens: most packs let each question see
+only the picture and itself, as in a first turn; the others are one chat, turn after turn.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tokenizers import Tokenizer
+
+from vlm.bundled.questions import (
+    HONEST_ANSWER,
+    OUT_OF_SCOPE,
+    SMALL_TALK,
+    TOPICS,
+    Language,
+    ask,
+    follow_ups,
+)
+from vlm.bundled.scenes import CHARACTERS, COLOURS, SHAPES, Scene, SceneMix, draw_scene
+
+CELL_PX = 32
+IGNORED = -100
+Turn = tuple[str, str]
+Array = np.ndarray
+
+SMALL_GRIDS = ((4, 4), (4, 4), (4, 5), (5, 4), (5, 5))
+LARGE_GRIDS = ((6, 6), (6, 6), (6, 6), (5, 7), (7, 5), (4, 8), (8, 4), (5, 5), (4, 4), (4, 6))
+"""Rows and columns of visual tokens; the checkpoint's limits are 16 and 36 tokens."""
+
+
+@dataclass
+class Labels:
+    """What each visual token shows; (pictures, tokens) each, IGNORED where unknown."""
+
+    kind: Array
+    colour: Array
+    background: Array
+    characters: Array
+    """(pictures, tokens, 3)"""
+    box: Array
+    """(pictures, tokens, 4) float32; only meant where kind > 0."""
+
+
+@dataclass
+class Batch:
+    """Pictures of one size, what is on them, and the chats about them."""
+
+    pixels: Array
+    """(pictures, height, width, 3) uint8"""
+    labels: Labels
+    token_ids: Array
+    """(chats, t) int64"""
+    position_ids: Array
+    """(3, chats, t) int64"""
+    segments: Array
+    """(chats, t) int64: 0 is seen by all, -1 is padding, others see 0 and themselves."""
+    targets: Array
+    """(chats, t) int64: the next token where it belongs to an answer, else IGNORED."""
+
+
+@dataclass(frozen=True)
+class EasyVQA:
+    """Pictures and questions of the train split of the easy-vqa package."""
+
+    pictures: list[Image.Image]
+    questions: list[list[Turn]]
+
+
+def load_easy_vqa(split: str = "train") -> EasyVQA | None:
+    """Read easy-vqa where it is installed."""
+    try:
+        import easy_vqa
+    except ImportError:
+        return None
+    folder = Path(easy_vqa.__file__).parent / "data" / split
+    rows = json.loads((folder / "questions.json").read_text())
+    count = 1 + max(row[2] for row in rows)
+    pictures = []
+    for index in range(count):
+        with Image.open(folder / "images" / f"{index}.png") as file:
+            pictures.append(file.convert("RGB"))
+    questions: list[list[Turn]] = [[] for _ in range(count)]
+    for text, answer, index in rows:
+        questions[index].append((text, answer))
+    return EasyVQA(pictures, questions)
+
+
+class Packer:
+    """Turns texts into ids and packs turns behind the visual tokens of their pictures."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.ids: Callable[[str], list[int]] = functools.lru_cache(200_000)(
+            lambda text: tokenizer.encode(text).ids
+        )
+        self.pad = self.ids("<|image_pad|>")[0]
+
+    def pack(self, parts: list[tuple[str, object]], grid: tuple[int, int]) -> list[Array]:
+        """Lay parts ("text" | "picture" | "answer" | "segment") out as ids, positions, segments.
+
+        Returns token_ids (t,), position_ids (3, t), segments (t,), is_answer (t,).
+        """
+        ids: list[int] = []
+        positions: list[tuple[int, int, int]] = []
+        segments: list[int] = []
+        answers: list[bool] = []
+        place, segment, shared_place = 0, 0, 0
+        for kind, value in parts:
+            if kind == "segment":
+                if segment == 0:
+                    shared_place = place
+                segment, place = segment + 1, shared_place
+                continue
+            if kind == "picture":
+                rows, columns = grid
+                new = [self.pad] * (rows * columns)
+                positions += [(place, place + r, place + c) for r in range(rows) for c in range(columns)]
+                place += max(rows, columns)
+            else:
+                new = self.ids(str(value))
+                positions += [(place + i,) * 3 for i in range(len(new))]
+                place += len(new)
+            ids += new
+            segments += [segment] * len(new)
+            answers += [kind == "answer"] * len(new)
+        return [
+            np.array(ids),
+            np.array(positions).T,
+            np.array(segments),
+            np.array(answers),
+        ]
+
+
+USER, END, ASSISTANT = "<|im_start|>user\n", "<|im_end|>\n", "<|im_start|>assistant\n"
+
+
+def turn_parts(question: str, answer: str, opened: bool) -> list[tuple[str, object]]:
+    """Write one turn in the chat template; `opened` when the user's turn has begun already."""
+    return [
+        ("text", ("" if opened else USER) + question + END + ASSISTANT),
+        ("answer", answer + "<|im_end|>"),
+        ("text", "\n"),
+    ]
+
+
+_PICTURE: list[tuple[str, object]] = [
+    ("text", "<|vision_start|>"),
+    ("picture", None),
+    ("text", "<|vision_end|>"),
+]
+_ORDINALS = {
+    "en": (("In the first picture: ", "Picture 1: "), ("In the second picture: ", "Picture 2: ")),
+    "zh": (("第一张图：", "图1："), ("第二张图：", "图2：")),
+}
+
+
+class BatchMaker:
+    """Makes the batch with a given number, always the same one for the same seed."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        seed: int,
+        pictures: int,
+        mix: SceneMix,
+        grids: tuple[tuple[int, int], ...],
+        with_chats: bool = True,
+        easy_vqa: EasyVQA | None = None,
+        text_weight: float = 1.0,
+    ) -> None:
+        self.packer = Packer(tokenizer)
+        self.seed, self.pictures, self.mix, self.grids = seed, pictures, mix, grids
+        self.with_chats, self.easy_vqa, self.text_weight = with_chats, easy_vqa, text_weight
+
+    def make(self, number: int) -> Batch:
+        """Make batch `number`."""
+        rng = random.Random(self.seed * 1_000_003 + number)
+        grid = rng.choice(self.grids)
+        # Equal work for every batch: more pictures when they are small.
+        count = max(2, round(self.pictures * 36 / (grid[0] * grid[1] + (24 if self.with_chats else 0))
+                             * (60 / 36 if self.with_chats else 1)) // 2 * 2)  # fmt: skip
+        scenes: list[Scene | None] = []
+        pictures: list[Image.Image] = []
+        chats: list[list[tuple[str, object]]] = []
+        while len(pictures) < count:
+            easy = self.easy_vqa is not None and rng.random() < 0.1
+            two = self.with_chats and not easy and len(pictures) + 2 <= count and rng.random() < 0.1
+            if easy:
+                assert self.easy_vqa is not None
+                index = rng.randrange(len(self.easy_vqa.pictures))
+                pictures.append(self.easy_vqa.pictures[index])
+                scenes.append(None)
+                known = self.easy_vqa.questions[index]
+                turns = rng.sample(known, min(8, len(known)))
+                chats.append(_independent(turns))
+                continue
+            new = [self._scene(rng, grid) for _ in range(2 if two else 1)]
+            scenes += new
+            pictures += [scene.picture for scene in new]
+            if self.with_chats:
+                chats.append(_pair(rng, new) if two else _single(rng, new[0], self.text_weight))
+        if self.with_chats and rng.random() < 0.3:
+            chats.append(_text_only(rng))
+        pixels = np.stack([_fit(picture, grid) for picture in pictures])
+        return _batch(pixels, _labels(scenes, grid), [self.packer.pack(c, grid) for c in chats])
+
+    def _scene(self, rng: random.Random, grid: tuple[int, int]) -> Scene:
+        scale = rng.choice((1.0, 1.5, 2.0, 2.0, 2.7))
+        return draw_scene(rng, grid[1] * CELL_PX, grid[0] * CELL_PX, self.mix, scale)
+
+    def stream(self, first: int, step: int = 1) -> Iterator[Batch]:
+        """Yield batches first, first + step, ... without end."""
+        while True:
+            yield self.make(first)
+            first += step
+
+
+def _fit(picture: Image.Image, grid: tuple[int, int]) -> Array:
+    size = (grid[1] * CELL_PX, grid[0] * CELL_PX)
+    return np.asarray(picture.resize(size, Image.Resampling.BICUBIC))
+
+
+def _questions(rng: random.Random, scene: Scene, count: int, text_weight: float) -> list[Turn]:
+    weights = [1.0, 1.2, 1.2, 1.0, 1.4, 0.5, 1.5 * text_weight, 0.6, 0.9]
+    turns: list[Turn] = []
+    for topic in rng.choices(TOPICS, weights, k=count * 2):
+        language: Language = "en" if rng.random() < 0.55 else "zh"
+        made = ask(rng, scene, topic, language)
+        if made is not None and (made.text, made.answer) not in turns:
+            turns.append((made.text, made.answer))
+    turns = turns[:count]
+    if rng.random() < 0.1:
+        language, text = rng.choice(OUT_OF_SCOPE)
+        turns.append((text, HONEST_ANSWER[language]))
+    if rng.random() < 0.15:
+        turns += [(t.lower().rstrip(".?"), a) for t, a in turns[:1]]
+    return turns
+
+
+def _independent(turns: list[Turn]) -> list[tuple[str, object]]:
+    parts: list[tuple[str, object]] = [("text", USER), *_PICTURE]
+    for question, answer in turns:
+        parts += [("segment", None), *turn_parts(question, answer, opened=True)]
+    return parts
+
+
+def _single(rng: random.Random, scene: Scene, text_weight: float) -> list[tuple[str, object]]:
+    if rng.random() < 0.7:
+        return _independent(_questions(rng, scene, 7, text_weight))
+    language: Language = "en" if rng.random() < 0.55 else "zh"
+    turns = [(q.text, q.answer) for q in follow_ups(rng, scene, language)]
+    others = _questions(rng, scene, 5 - len(turns), text_weight)
+    turns = turns + others if rng.random() < 0.5 else others + turns
+    parts: list[tuple[str, object]] = [("text", USER), *_PICTURE, ("segment", None)]
+    for index, (question, answer) in enumerate(turns):
+        parts += turn_parts(question, answer, opened=index == 0)
+    return parts
+
+
+def _pair(rng: random.Random, scenes: list[Scene]) -> list[tuple[str, object]]:
+    """Write a chat about two pictures: both in one turn, or the second in a later turn."""
+    language: Language = "en" if rng.random() < 0.55 else "zh"
+    parts: list[tuple[str, object]] = [("text", USER), *_PICTURE]
+    if rng.random() < 0.5:
+        parts += _PICTURE
+        for _ in range(6):
+            which = rng.randrange(2)
+            for question, answer in _asked(rng, scenes[which], language)[:1]:
+                before = rng.choice(_ORDINALS[language][which])
+                parts += [("segment", None), *turn_parts(before + question, answer, opened=True)]
+        return parts
+    parts.append(("segment", None))
+    for index, (question, answer) in enumerate(_asked(rng, scenes[0], language)):
+        parts += turn_parts(question, answer, opened=index == 0)
+    parts += [("text", USER), *_PICTURE]
+    for index, (question, answer) in enumerate(_asked(rng, scenes[1], language)):
+        parts += turn_parts(question, answer, opened=index == 0)
+    return parts
+
+
+def _asked(rng: random.Random, scene: Scene, language: Language) -> list[Turn]:
+    made = (ask(rng, scene, topic, language) for topic in rng.sample(TOPICS[:7], 7))
+    return [(q.text, q.answer) for q in made if q is not None][:3]
+
+
+def _text_only(rng: random.Random) -> list[tuple[str, object]]:
+    turns = [(text, answer) for _, text, answer in rng.sample(SMALL_TALK, 5)]
+    turns += [(text, HONEST_ANSWER[language]) for language, text in rng.sample(OUT_OF_SCOPE, 4)]
+    parts: list[tuple[str, object]] = [("text", USER)]
+    for question, answer in turns:
+        parts += [("segment", None), *turn_parts(question, answer, opened=True)]
+    return parts
+
+
+def _batch(pixels: Array, labels: Labels, packed: list[list[Array]]) -> Batch:
+    if not packed:
+        empty = np.zeros((0, 0), dtype=np.int64)
+        return Batch(pixels, labels, empty, empty, empty, empty)
+    length = max(len(ids) for ids, *_ in packed)
+    token_ids = np.zeros((len(packed), length), dtype=np.int64)
+    position_ids = np.zeros((3, len(packed), length), dtype=np.int64)
+    segments = np.full((len(packed), length), -1, dtype=np.int64)
+    targets = np.full((len(packed), length), IGNORED, dtype=np.int64)
+    for row, (ids, positions, segment, is_answer) in enumerate(packed):
+        n = len(ids)
+        token_ids[row, :n], position_ids[:, row, :n], segments[row, :n] = ids, positions, segment
+        targets[row, : n - 1] = np.where(is_answer[1:], ids[1:], IGNORED)
+    return Batch(pixels, labels, token_ids, position_ids, segments, targets)
+
+
+def _labels(scenes: list[Scene | None], grid: tuple[int, int]) -> Labels:
+    shape = (len(scenes), grid[0] * grid[1])
+    labels = Labels(
+        *(np.full(shape, IGNORED, dtype=np.int64) for _ in range(3)),
+        np.full((*shape, 3), IGNORED, dtype=np.int64),
+        np.zeros((*shape, 4), dtype=np.float32),
+    )
+    for index, scene in enumerate(scenes):
+        if scene is not None:
+            _label_scene(labels, index, scene, grid)
+    return labels
+
+
+def _label_scene(labels: Labels, index: int, scene: Scene, grid: tuple[int, int]) -> None:
+    rows, columns = grid
+    kind, colour = np.zeros(grid, dtype=np.int64), np.zeros(grid, dtype=np.int64)
+    best, box = np.full(grid, 0.12), np.zeros((*grid, 4), dtype=np.float32)
+    for thing in scene.things:
+        x0, y0, x1, y1 = thing.box
+        column, row = np.arange(columns), np.arange(rows)
+        over_x = np.clip(np.minimum(x1 * columns, column + 1) - np.maximum(x0 * columns, column), 0, 1)
+        over_y = np.clip(np.minimum(y1 * rows, row + 1) - np.maximum(y0 * rows, row), 0, 1)
+        share = over_y[:, None] * over_x[None, :]
+        middle = min(rows - 1, int(thing.centre[1] * rows)), min(columns - 1, int(thing.centre[0] * columns))
+        share[middle] += 0.2
+        chosen = share > best
+        best[chosen] = share[chosen]
+        kind[chosen] = 1 + (len(SHAPES) if thing.kind == "text" else SHAPES.index(thing.kind))
+        colour[chosen] = 1 + list(COLOURS).index(thing.colour)
+        box[chosen] = thing.box
+    labels.kind[index], labels.colour[index] = kind.ravel(), colour.ravel()
+    labels.background[index] = list(COLOURS).index(scene.background)
+    labels.box[index] = box.reshape(-1, 4)
+    labels.characters[index] = 0
+    if scene.text is not None:
+        row = min(rows - 1, int(scene.text.centre[1] * rows))
+        used: dict[int, int] = {}
+        for character, x in zip(scene.text.text, scene.text.character_x, strict=True):
+            cell = row * columns + min(columns - 1, int(x * columns))
+            slot = used.get(cell, 0)
+            used[cell] = slot + 1
+            if slot < 3:
+                labels.characters[index, cell, slot] = 1 + CHARACTERS.index(character)

@@ -1,0 +1,236 @@
+"""A batched forward over transformers' Qwen3-VL modules, for training on a CPU.
+
+The parameters live in `Qwen3VLForConditionalGeneration`; only the loop is ours, because
+the original takes pictures one after the other. A test holds both to the same logits.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import Qwen3VLForConditionalGeneration
+
+from vlm.bundled.scenes import CHARACTERS, COLOURS, SHAPES
+
+CHARACTER_SLOTS = 3
+"""Characters whose middle lies in one visual token, from left to right."""
+
+
+class DenseHeads(nn.Module):
+    """Reads off every visual token what it shows; used in training only.
+
+    Outputs per token: kind (none, shapes, text), colour (none, COLOURS), background colour,
+    characters (3 slots, none + CHARACTERS) and the box of the thing (4 fractions).
+    """
+
+    SIZES = (
+        len(SHAPES) + 2,
+        len(COLOURS) + 1,
+        len(COLOURS),
+        *[len(CHARACTERS) + 1] * CHARACTER_SLOTS,
+        4,
+    )
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, sum(self.SIZES))
+
+    def forward(self, embeddings: Tensor) -> tuple[Tensor, ...]:
+        """Split one linear map of (..., width) into the outputs."""
+        return torch.split(self.linear(embeddings), self.SIZES, dim=-1)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+def merge_order(height: int, width: int) -> Tensor:
+    """Return row and column of every patch, (2, n), in the order of 2 x 2 merged blocks."""
+    rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    both = torch.stack((rows, columns)).view(2, height // 2, 2, width // 2, 2)
+    return both.permute(0, 1, 3, 2, 4).reshape(2, -1)
+
+
+def patches(pixels: Tensor) -> Tensor:
+    """Cut (b, height, width, 3) uint8 pictures into (b, n, 1536) float patches in merge order."""
+    b, height, width, _ = pixels.shape
+    x = pixels.float().div_(127.5).sub_(1.0)
+    x = x.view(b, height // 32, 2, 16, width // 32, 2, 16, 3).permute(0, 1, 4, 2, 5, 7, 3, 6)
+    x = x.reshape(b, -1, 3, 1, 256).expand(-1, -1, -1, 2, -1)
+    return x.reshape(b, x.shape[1], -1)
+
+
+def encode_pictures(
+    model: Qwen3VLForConditionalGeneration, pixels: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """Run the vision tower on (b, h, w, 3) uint8 pictures of one size.
+
+    Returns (b, visual tokens, width) embeddings and the deepstack features of that shape.
+    """
+    visual = model.model.visual
+    b, height, width = pixels.shape[0], pixels.shape[1] // 16, pixels.shape[2] // 16
+    weight = visual.patch_embed.proj.weight.flatten(1)
+    x = F.linear(patches(pixels), weight, visual.patch_embed.proj.bias)
+    place = merge_order(height, width)
+    x = x + _position_table(visual, height, width, place)
+    angles = place.T[:, :, None].float() * visual.rotary_pos_emb.inv_freq  # (n, 2, d/4)
+    angles = angles.flatten(1).repeat(1, 2)
+    cos, sin = angles.cos(), angles.sin()
+    deepstack = []
+    for index, block in enumerate(visual.blocks):
+        x = x + _vision_attention(block.attn, block.norm1(x), cos, sin)
+        x = x + block.mlp(block.norm2(x))
+        if index in visual.deepstack_visual_indexes:
+            merger = visual.deepstack_merger_list[len(deepstack)]
+            deepstack.append(merger(x).view(b, -1, merger.linear_fc2.out_features))
+    merged = visual.merger(x)
+    return merged.view(b, -1, merged.shape[-1]), deepstack
+
+
+def _position_table(visual: nn.Module, height: int, width: int, place: Tensor) -> Tensor:
+    """Resample the square table of learned positions bilinearly, corners aligned."""
+    side = visual.num_grid_per_side
+    table = visual.pos_embed.weight.view(1, side, side, -1).permute(0, 3, 1, 2)
+    table = F.interpolate(table, (height, width), mode="bilinear", align_corners=True)[0]
+    return table[:, place[0], place[1]].T
+
+
+def _vision_attention(attention: nn.Module, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    b, n, width = x.shape
+    qkv = attention.qkv(x).view(b, n, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
+    q, k = _rotate(qkv[0], cos, sin), _rotate(qkv[1], cos, sin)
+    out = F.scaled_dot_product_attention(q, k, qkv[2])
+    return attention.proj(out.transpose(1, 2).reshape(b, n, width))
+
+
+def run_text(
+    model: Qwen3VLForConditionalGeneration,
+    token_ids: Tensor,
+    position_ids: Tensor,
+    mask: Tensor,
+    embeddings: Tensor,
+    deepstack: list[Tensor],
+) -> Tensor:
+    """Run the language model on packed chats.
+
+    Args:
+        token_ids: (b, t) int64; picture placeholders in picture order.
+        position_ids: (3, b, t) int64.
+        mask: (b, 1, t, t) bool, True where attention is allowed.
+        embeddings: (visual tokens of all pictures, width); deepstack: the same shape each.
+    Returns: (b, t, width) hidden states after the last norm.
+    """
+    text = model.model.language_model
+    x = text.embed_tokens(token_ids)
+    visual = token_ids == model.config.image_token_id
+    x = x.masked_scatter(visual[..., None], embeddings)
+    rotary = text.rotary_emb
+    freqs = position_ids[..., None].float() * rotary.inv_freq  # (3, b, t, d/2)
+    mixed = freqs[0].clone()
+    for axis in (1, 2):
+        chosen = slice(axis, rotary.mrope_section[axis] * 3, 3)
+        mixed[..., chosen] = freqs[axis][..., chosen]
+    angles = torch.cat((mixed, mixed), dim=-1)[:, None]
+    cos, sin = angles.cos(), angles.sin()
+    for index, layer in enumerate(text.layers):
+        x = x + _text_attention(layer.self_attn, layer.input_layernorm(x), cos, sin, mask)
+        x = x + layer.mlp(layer.post_attention_layernorm(x))
+        if index < len(deepstack):
+            x = x + torch.zeros_like(x).masked_scatter(visual[..., None], deepstack[index])
+    return text.norm(x)
+
+
+def _text_attention(
+    attention: nn.Module, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor
+) -> Tensor:
+    b, t, _ = x.shape
+    shape = (b, t, -1, attention.head_dim)
+    q = _rotate(attention.q_norm(attention.q_proj(x).view(shape)).transpose(1, 2), cos, sin)
+    k = _rotate(attention.k_norm(attention.k_proj(x).view(shape)).transpose(1, 2), cos, sin)
+    v = attention.v_proj(x).view(shape).transpose(1, 2)
+    groups = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    return attention.o_proj(out.transpose(1, 2).reshape(b, t, -1))
+
+
+@torch.no_grad()
+def prepare_weights(model: Qwen3VLForConditionalGeneration, seed: int) -> None:
+    """Give the fresh model a start from which a ViT learns from few pictures.
+
+    The patch embedding starts as a whitened cosine transform (64 low frequencies of
+    luminance and of two colour differences), and each vision head starts by looking at one
+    neighbouring patch, through its q and k biases and the rotary angles: a convolution.
+    Idea of convolution-like starts: d'Ascoli et al., ConViT, 2021.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            std = module.in_features**-0.5
+            module.weight.normal_(0.0, std, generator=generator)
+    model.model.language_model.embed_tokens.weight.normal_(0.0, 0.04, generator=generator)
+    model.tie_weights()
+    visual = model.model.visual
+    visual.patch_embed.proj.weight.copy_(_cosine_filters().view_as(visual.patch_embed.proj.weight))
+    visual.patch_embed.proj.bias.zero_()
+    visual.pos_embed.weight.copy_(0.3 * _wave_table(visual.num_grid_per_side, 192))
+    depth = len(visual.blocks)
+    for index, block in enumerate(visual.blocks):
+        block.attn.proj.weight.mul_(0.7 / math.sqrt(depth))
+        block.mlp.linear_fc2.weight.mul_(0.7 / math.sqrt(depth))
+        block.attn.qkv.weight[: 2 * 192].mul_(0.3)
+        _look_at_neighbours(block.attn, index, visual.rotary_pos_emb.inv_freq)
+    layers = model.model.language_model.layers
+    for layer in layers:
+        layer.self_attn.o_proj.weight.mul_(0.7 / math.sqrt(len(layers)))
+        layer.mlp.down_proj.weight.mul_(0.7 / math.sqrt(len(layers)))
+    for merger in (visual.merger, *visual.deepstack_merger_list):
+        merger.linear_fc2.weight.mul_(0.1)
+
+
+def _cosine_filters() -> Tensor:
+    """Return (192, 3, 2, 16, 16) filters: 8 x 8 low cosine frequencies for three colour axes."""
+    n = torch.arange(16) + 0.5
+    waves = torch.stack([torch.cos(math.pi * k * n / 16) for k in range(8)])
+    waves = waves / waves.norm(dim=1, keepdim=True)
+    axes = torch.tensor([[0.58, 0.58, 0.58], [0.71, 0.0, -0.71], [0.41, -0.82, 0.41]])
+    filters = torch.einsum("ac,ih,jw->aijchw", axes, waves, waves).reshape(192, 3, 16, 16)
+    frequency = torch.arange(8)[:, None] + torch.arange(8)[None, :]
+    gain = (0.12 * (1.0 + frequency)).flatten().repeat(3)
+    return (filters * gain[:, None, None, None] / 2)[:, :, None].expand(-1, -1, 2, -1, -1)
+
+
+def _wave_table(side: int, width: int) -> Tensor:
+    """Return (side * side, width) sines and cosines of row and column."""
+    place = torch.stack(torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij"))
+    scale = math.pi * 2.0 ** torch.linspace(-1, 3, width // 4) / side
+    angles = place.reshape(2, -1).T[:, :, None] * scale
+    return torch.cat((angles.sin(), angles.cos()), dim=-1).flatten(1)
+
+
+_NEIGHBOURS = (
+    ((0, 0), (0, -1), (0, 1), (-1, 0), (1, 0), None),
+    ((-1, -1), (-1, 1), (1, -1), (1, 1), (0, 0), None),
+    ((0, -2), (0, 2), (-2, 0), (2, 0), None, None),
+)
+
+
+def _look_at_neighbours(attention: nn.Module, index: int, inv_freq: Tensor) -> None:
+    heads, head_dim = attention.num_heads, attention.head_dim
+    bias = attention.qkv.bias.view(3, heads, head_dim)
+    bias.zero_()
+    quarter, half = head_dim // 4, head_dim // 2
+    for head, offset in enumerate(_NEIGHBOURS[index % 3][:heads]):
+        if offset is None:
+            continue
+        for axis, distance in enumerate(offset):
+            for j in range(2):  # the two highest frequencies tell neighbours apart
+                strength, angle = 5.5, float(inv_freq[j]) * distance
+                pair = axis * quarter + j
+                bias[1, head, pair] = strength
+                bias[0, head, pair] = strength * math.cos(angle)
+                bias[0, head, pair + half] = strength * math.sin(angle)
