@@ -127,7 +127,7 @@ class Decoder:
         """Return an empty cache of this decoder's geometry."""
         return KVCache(self.config.layers, self.config.kv_heads, self.config.head_dim)
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference mode: callers write picture features into the rows
     def embed(self, token_ids: Sequence[int] | Tensor) -> Tensor:
         """Return the fp32 embeddings (n, hidden_size) of n token ids."""
         ids = torch.as_tensor(token_ids, dtype=torch.int64)
