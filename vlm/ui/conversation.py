@@ -1,0 +1,136 @@
+"""One chat: its turns, the answer that is being written, and what the model is told of it.
+
+The history holds raw text and exact token ids; what is shown is derived elsewhere.
+Holds no Gradio values.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from vlm.chat import Answer, AnswerStats, FinishReason, Message
+
+TurnEnd = Literal["running", "failed", "stop", "length", "cancelled", "loop"]
+
+
+@dataclass(eq=False)
+class Turn:
+    """A question and the answer to it, as far as it has come."""
+
+    question: Message
+    uploads: tuple[str, ...] = ()
+    """Paths of the pictures as they were sent, to fill the input again."""
+    thumbnails: tuple[Path, ...] = ()
+    """One picture file each, upright and small, to show."""
+    answer: str = ""
+    stats: AnswerStats | None = None
+    notices: list[str] = field(default_factory=list)
+    end: TurnEnd = "running"
+    error: str = ""
+    """Why there is no answer, in words for people; with end "failed"."""
+    is_given_back: bool = False
+    """True once a failed question was put back into the input."""
+
+    def reply(self) -> Message:
+        """The answer as a message of the history, with its exact ids where they are known."""
+        token_ids = self.stats.token_ids if self.stats else None
+        return Message("assistant", self.answer, token_ids=token_ids)
+
+
+class Conversation:
+    """The turns of one chat; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self.id = uuid.uuid4().hex
+        self.turns: list[Turn] = []
+        self._running: Answer | None = None
+        self._is_stop_wanted = False
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def is_busy(self) -> bool:
+        """True while an answer is asked for or written."""
+        return bool(self.turns) and self.turns[-1].end == "running"
+
+    @property
+    def is_closed(self) -> bool:
+        """True once the chat was cleared or its page closed: nothing shows it any more."""
+        return self._is_closed
+
+    def begin(self, turn: Turn) -> bool:
+        """Add a turn, unless an answer is being written or the chat is closed.
+
+        A failed turn at the end makes place: it never was part of the history.
+        """
+        with self._lock:
+            if self._is_closed or self.is_busy:
+                return False
+            self.turns = [*self._answered(), turn]
+            self._is_stop_wanted = False
+            return True
+
+    def begin_again(self) -> Turn | None:
+        """Start the last turn anew without its answer; None when there is none to start."""
+        with self._lock:
+            if self._is_closed or self.is_busy or not self.turns:
+                return None
+            last = self.turns[-1]
+            again = Turn(last.question, last.uploads, last.thumbnails)
+            self.turns = [*self.turns[:-1], again]
+            self._is_stop_wanted = False
+            return again
+
+    def take_back(self) -> Turn | None:
+        """Remove and return the last turn; None when there is none or it is being answered."""
+        with self._lock:
+            if self._is_closed or self.is_busy or not self.turns:
+                return None
+            *self.turns, last = self.turns
+            return last
+
+    def messages(self) -> tuple[Message, ...]:
+        """What the model is told: all answered turns, then the question that is open."""
+        told: list[Message] = []
+        for turn in self._answered():
+            told.append(turn.question)
+            if turn.end != "running":
+                told.append(turn.reply())
+        return tuple(told)
+
+    def attach(self, answer: Answer) -> None:
+        """Remember the running answer so that it can be stopped; Stop may have come before."""
+        with self._lock:
+            self._running = answer
+            is_stop_wanted = self._is_stop_wanted
+        if is_stop_wanted:
+            answer.stop()
+
+    def finish(self, turn: Turn, end: FinishReason | Literal["failed"], error: str = "") -> None:
+        """Close a turn; the first end given counts."""
+        with self._lock:
+            if turn.end == "running":
+                turn.end, turn.error = end, error
+                self._running = None
+
+    def stop(self) -> bool:
+        """Ask the running answer to end; False when none is running."""
+        with self._lock:
+            self._is_stop_wanted = self.is_busy
+            running = self._running
+        if running is not None:
+            running.stop()
+        return self._is_stop_wanted
+
+    def close(self) -> None:
+        """Stop the work and take no more turns."""
+        with self._lock:
+            self._is_closed = True
+        self.stop()
+
+    def _answered(self) -> list[Turn]:
+        return [turn for turn in self.turns if turn.end != "failed"]

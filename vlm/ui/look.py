@@ -1,0 +1,50 @@
+"""How the page looks and is served: theme, style sheet, policy header, launch options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from starlette.middleware import Middleware
+
+from vlm.config import Settings
+from vlm.ui.outside import NoOutsideRequests
+
+_FOLDER = Path(__file__).resolve().parent
+# Fonts of the visitor's own system: nothing is fetched, and Chinese looks as it should.
+_FONT = (
+    "system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "Noto Sans",
+    "PingFang SC", "Microsoft YaHei", "Noto Sans CJK SC", "sans-serif",
+)  # fmt: skip
+_MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "Liberation Mono", "monospace")
+_HEAD = '<meta name="color-scheme" content="light dark">'
+
+
+def theme() -> gr.themes.Base:
+    """The page's colours and fonts, light and dark."""
+    return gr.themes.Base(
+        primary_hue=gr.themes.colors.teal,
+        neutral_hue=gr.themes.colors.slate,
+        radius_size=gr.themes.sizes.radius_lg,
+        font=_FONT,
+        font_mono=_MONO,
+    )
+
+
+def launch_options(settings: Settings) -> dict[str, Any]:
+    """Keyword arguments for Blocks.launch() that belong to this page wherever it is served."""
+    return {
+        "theme": theme(),
+        "css_paths": _FOLDER / "style.css",
+        "head": _HEAD,
+        "favicon_path": _FOLDER / "favicon.svg",
+        "footer_links": [],
+        "run_history": False,  # would keep visitors' pictures in their browsers
+        "ssr_mode": False,  # needs Node and a second process
+        "max_file_size": settings.server.max_upload_bytes,
+        # A waiting answer holds a thread for up to 2 s at a time; Stop must still get one.
+        "max_threads": 40 + 4 * settings.server.queue_size,
+        "app_kwargs": {"middleware": [Middleware(NoOutsideRequests)]},
+        "show_error": False,
+    }

@@ -1,0 +1,116 @@
+"""Which visitor has which chat: kept for one page, by the session of the browser tab.
+
+Nothing here is global: the store belongs to the page that made it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from vlm.ui.conversation import Conversation
+from vlm.ui.texts import Language
+
+MOST_SESSIONS = 200
+"""Tabs that are remembered; the longest unused one makes place."""
+
+KEPT_AFTER_LEAVING_S = 600.0
+"""A phone that sleeps or a shaky network looks like a closed tab; its chat waits so long."""
+
+
+@dataclass(eq=False)
+class Session:
+    """What one browser tab has: its chat and its language."""
+
+    conversation: Conversation = field(default_factory=Conversation)
+    language: Language = "en"
+    shown_header: str = ""
+    """What the header shows now, so that only changes are sent."""
+    last_sent: tuple[str, tuple[str, ...]] = ("", ())
+    last_sent_at_s: float = 0.0
+    left_at_s: float | None = None
+    """When the tab was closed, or lost its connection."""
+
+    def is_repeat(self, text: str, uploads: tuple[str, ...], within_s: float) -> bool:
+        """Say whether the same was sent a moment ago (a double click); remember this one."""
+        now_s = time.monotonic()
+        is_same = self.last_sent == (text, uploads)
+        if is_same and now_s - self.last_sent_at_s < within_s:
+            return True
+        self.last_sent, self.last_sent_at_s = (text, uploads), now_s
+        return False
+
+
+class Sessions:
+    """The tabs of one page; safe to use from several threads."""
+
+    def __init__(
+        self,
+        on_leave: Callable[[Conversation], None],
+        on_drop: Callable[[Conversation], None],
+        kept_after_leaving_s: float = KEPT_AFTER_LEAVING_S,
+    ) -> None:
+        """Make an empty store.
+
+        Args:
+            on_leave: called with the chat of a tab that was closed, its work stopped.
+            on_drop: called with each chat that nobody can come back to.
+            kept_after_leaving_s: how long a closed tab's chat waits for it.
+        """
+        self._on_leave = on_leave
+        self._on_drop = on_drop
+        self._kept_after_leaving_s = kept_after_leaving_s
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, session_hash: str | None) -> Session:
+        """The tab's session; a new one when the tab is not known."""
+        with self._lock:
+            session = self._sessions.setdefault(session_hash or "", Session())
+            session.left_at_s = None
+            self._sessions.move_to_end(session_hash or "")
+            dropped = self._take_expired()
+        for old in dropped:
+            self._drop(old.conversation)
+        return session
+
+    def start_anew(self, session: Session) -> Conversation:
+        """Give the tab an empty chat and drop the one it had."""
+        with self._lock:
+            old, session.conversation = session.conversation, Conversation()
+        self._drop(old)
+        return session.conversation
+
+    def leave(self, session_hash: str | None) -> None:
+        """A tab was closed or lost its connection: its work stops, its chat waits a while."""
+        with self._lock:
+            session = self._sessions.get(session_hash or "")
+            if session is not None:
+                session.left_at_s = time.monotonic()
+            dropped = self._take_expired()
+        if session is not None:
+            session.conversation.stop()
+            self._on_leave(session.conversation)
+        for old in dropped:
+            self._drop(old.conversation)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def _take_expired(self) -> list[Session]:
+        """Remove the tabs that left long ago, and the longest unused ones beyond the limit."""
+        oldest_s = time.monotonic() - self._kept_after_leaving_s
+        expired = [
+            key
+            for key, session in self._sessions.items()
+            if session.left_at_s is not None and session.left_at_s < oldest_s
+        ]
+        too_many = list(self._sessions)[: max(0, len(self._sessions) - MOST_SESSIONS)]
+        return [self._sessions.pop(key) for key in dict.fromkeys(expired + too_many)]
+
+    def _drop(self, conversation: Conversation) -> None:
+        conversation.close()
+        self._on_drop(conversation)

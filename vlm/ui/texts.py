@@ -1,0 +1,327 @@
+"""Every sentence of the page, in English and Chinese."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+Language = Literal["en", "zh"]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The page's words in one language; {braces} are filled in where they are used."""
+
+    language: Language
+    other_language: str
+    title: str
+    # The model on its way
+    finding: str
+    downloading: str
+    loading: str
+    ready: str
+    failed: str
+    closed: str
+    eta: str
+    bundled: str
+    how_to_get_real: str
+    retry_load: str
+    # The chat
+    chat: str
+    empty_chat: str
+    question: str
+    ask_here: str
+    retry: str
+    undo: str
+    clear: str
+    no_question: str
+    still_answering: str
+    too_many_pictures: str
+    text_too_long: str
+    broke: str
+    # The wait
+    queued_next: str
+    queued: str
+    wait_loading: str
+    wait_vision: str
+    wait_prefill: str
+    wait_decode: str
+    waited: str
+    # The answer
+    stopped: str
+    at_length: str
+    in_loop: str
+    empty_answer: str
+    first_word: str
+    speed: str
+    visual_tokens: str
+    cached_tokens: str
+    answers: str
+    column_answer: str
+    column_queue: str
+    column_vision: str
+    column_prefill: str
+    column_first: str
+    column_speed: str
+    column_prompt: str
+    column_new: str
+    column_end: str
+    ends: tuple[tuple[str, str], ...]
+    # Settings
+    detail: str
+    detail_info: str
+    details: tuple[tuple[str, str], ...]
+    custom_detail: str
+    settings: str
+    temperature: str
+    temperature_info: str
+    top_p: str
+    top_p_info: str
+    top_k: str
+    top_k_info: str
+    presence_penalty: str
+    presence_penalty_info: str
+    max_new_tokens: str
+    max_new_tokens_info: str
+    seed: str
+    seed_info: str
+    webcam: str
+    # The panel
+    memory: str
+    process: str
+    weights: str
+    kv_caches: str
+    pictures: str
+    rest: str
+    machine: str
+    container: str
+    free_of: str
+    cpu: str
+    cores: str
+    precision: str
+    model: str
+    conversations: str
+    not_known: str
+
+    def end(self, finish_reason: str) -> str:
+        """Name a finish reason in words."""
+        return dict(self.ends).get(finish_reason, finish_reason)
+
+
+EN = Texts(
+    language="en",
+    other_language="中文",
+    title="Talk to a picture",
+    finding="Looking for the model",
+    downloading="Downloading the model",
+    loading="Loading the model",
+    ready="Ready",
+    failed="The model could not be loaded",
+    closed="The app is shutting down",
+    eta="about {time} left",
+    bundled="This is the small built-in model",
+    how_to_get_real=(
+        "It knows shapes, colours and short words only. For the real one, connect to the "
+        "internet and start again: Qwen3-VL-2B is then downloaded once (about 4.3 GB). "
+        "Or start with --model FOLDER."
+    ),
+    retry_load="Try again",
+    chat="Chat",
+    empty_chat="Drop a picture below and ask about it, or try one of these",
+    question="Question",
+    ask_here="Ask about a picture: drop, paste or attach it",
+    retry="Retry",
+    undo="Undo",
+    clear="Clear",
+    no_question="Write a question or add a picture first.",
+    still_answering="An answer is still being written. Wait for it, or press Stop first.",
+    too_many_pictures=(
+        "{count} pictures were added; one question takes at most {limit}. Remove some and send again."
+    ),
+    text_too_long=(
+        "The question has {count} characters; the limit is {limit}. Shorten it and send again."
+    ),
+    broke="The model stopped unexpectedly. See the terminal for details.",
+    queued_next="Waiting: one answer is being written before yours",
+    queued="Waiting: {ahead} questions are ahead of yours",
+    wait_loading="The model is still loading; your question is kept",
+    wait_vision="Reading the picture: {percent} %",
+    wait_prefill="Reading the question: {percent} %",
+    wait_decode="Writing",
+    waited="{seconds} s",
+    stopped="Stopped here.",
+    at_length="Cut off here: the limit of new tokens was reached.",
+    in_loop="Ended here: the answer had begun to repeat itself.",
+    empty_answer="(The model gave an empty answer.)",
+    first_word="{time} to the first word",
+    speed="{speed} tokens/s",
+    visual_tokens="{count} visual tokens",
+    cached_tokens="{count} reused",
+    answers="All answers of this chat",
+    column_answer="Answer",
+    column_queue="Queue",
+    column_vision="Picture",
+    column_prefill="Prompt",
+    column_first="First word",
+    column_speed="Tokens/s",
+    column_prompt="Tokens in (visual, reused)",
+    column_new="Tokens out",
+    column_end="End",
+    ends=(
+        ("stop", "complete"),
+        ("length", "token limit"),
+        ("cancelled", "stopped"),
+        ("loop", "repetition"),
+    ),
+    detail="Picture detail",
+    detail_info="Finer shows small print, and takes longer",
+    details=(("fast", "Fast"), ("balanced", "Balanced"), ("fine", "Fine")),
+    custom_detail="Custom ({count})",
+    settings="Answer settings",
+    temperature="Temperature",
+    temperature_info="0: always the likeliest word. Higher: more varied",
+    top_p="Top-p",
+    top_p_info="Share of probability to draw from",
+    top_k="Top-k",
+    top_k_info="Words to draw from; 0: all",
+    presence_penalty="Presence penalty",
+    presence_penalty_info="Higher: repeats itself less",
+    max_new_tokens="Longest answer",
+    max_new_tokens_info="In tokens; a word takes one or two",
+    seed="Seed",
+    seed_info="-1: a new one each time",
+    webcam="Take a photo",
+    memory="Memory",
+    process="This app",
+    weights="weights",
+    kv_caches="chats",
+    pictures="pictures",
+    rest="rest",
+    machine="Machine",
+    container="Container",
+    free_of="{free} of {total} free",
+    cpu="CPU",
+    cores="{percent} % of {cores} cores",
+    precision="Precision",
+    model="Model",
+    conversations="Chats kept ready",
+    not_known="not known yet",
+)
+
+ZH = Texts(
+    language="zh",
+    other_language="English",
+    title="与图片对话",
+    finding="正在查找模型",
+    downloading="正在下载模型",
+    loading="正在加载模型",
+    ready="就绪",
+    failed="模型无法加载",
+    closed="程序正在关闭",
+    eta="大约还需 {time}",
+    bundled="当前是内置的小模型",
+    how_to_get_real=(
+        "它只认识形状、颜色和短单词。要使用真正的模型，请连接网络后重新启动："
+        "会下载一次 Qwen3-VL-2B（约 4.3 GB）；或用 --model 指定文件夹启动。"
+    ),
+    retry_load="重试",
+    chat="对话",
+    empty_chat="把图片拖到下面并提问，或试试这些例子",
+    question="问题",
+    ask_here="就图片提问：可拖入、粘贴或添加图片",
+    retry="重新回答",
+    undo="撤回",
+    clear="清空",
+    no_question="请先输入问题或添加图片。",
+    still_answering="上一个回答还没有写完。请等待，或先按停止。",
+    too_many_pictures="添加了 {count} 张图片，一次最多 {limit} 张。请移除一些后再发送。",
+    text_too_long="问题有 {count} 个字符，上限是 {limit}。请缩短后再发送。",
+    broke="模型意外停止。详情请看终端。",
+    queued_next="等待中：前面有一个回答正在生成",
+    queued="等待中：前面还有 {ahead} 个问题",
+    wait_loading="模型还在加载，你的问题已保留",
+    wait_vision="正在看图：{percent} %",
+    wait_prefill="正在读问题：{percent} %",
+    wait_decode="正在回答",
+    waited="{seconds} 秒",
+    stopped="已在此处停止。",
+    at_length="在此处截断：已达到回答长度上限。",
+    in_loop="在此处结束：回答开始重复。",
+    empty_answer="（模型给出了空的回答。）",
+    first_word="首字 {time}",
+    speed="{speed} 词元/秒",
+    visual_tokens="{count} 个视觉词元",
+    cached_tokens="复用 {count} 个",
+    answers="本对话的所有回答",
+    column_answer="回答",
+    column_queue="排队",
+    column_vision="图片",
+    column_prefill="提示",
+    column_first="首字",
+    column_speed="词元/秒",
+    column_prompt="输入词元（视觉、复用）",
+    column_new="输出词元",
+    column_end="结束",
+    ends=(("stop", "完成"), ("length", "达到上限"), ("cancelled", "已停止"), ("loop", "重复")),
+    detail="图片精细度",
+    detail_info="越精细越能看清小字，也越慢",
+    details=(("fast", "快速"), ("balanced", "均衡"), ("fine", "精细")),
+    custom_detail="自定义（{count}）",
+    settings="回答设置",
+    temperature="温度",
+    temperature_info="0：总取最可能的词；越高越多样",
+    top_p="Top-p",
+    top_p_info="抽取范围的概率份额",
+    top_k="Top-k",
+    top_k_info="抽取范围的词数；0：全部",
+    presence_penalty="重复惩罚",
+    presence_penalty_info="越高越少重复",
+    max_new_tokens="最长回答",
+    max_new_tokens_info="以词元计，一个字约一个词元",
+    seed="随机种子",
+    seed_info="-1：每次不同",
+    webcam="拍照",
+    memory="内存",
+    process="本程序",
+    weights="权重",
+    kv_caches="对话",
+    pictures="图片",
+    rest="其他",
+    machine="本机",
+    container="容器",
+    free_of="可用 {free}，共 {total}",
+    cpu="处理器",
+    cores="{cores} 核的 {percent} %",
+    precision="精度",
+    model="模型",
+    conversations="已缓存的对话",
+    not_known="尚未知",
+)
+
+_BY_LANGUAGE: dict[Language, Texts] = {"en": EN, "zh": ZH}
+
+
+def texts_in(language: Language) -> Texts:
+    """Give the page's words in a language."""
+    return _BY_LANGUAGE[language]
+
+
+def other(language: Language) -> Language:
+    """Name the language that the switch leads to."""
+    return "zh" if language == "en" else "en"
+
+
+def preferred_language(accept_language: str | None) -> Language:
+    """Choose by a browser's Accept-Language header: Chinese when it stands before English."""
+    for part in (accept_language or "").split(","):
+        name = part.split(";")[0].strip().lower()
+        if name.startswith("zh"):
+            return "zh"
+        if name.startswith("en"):
+            return "en"
+    return "en"
+
+
+def field_names() -> tuple[str, ...]:
+    """Names of all texts, for tests that compare the languages."""
+    return tuple(field.name for field in fields(Texts))
