@@ -83,9 +83,9 @@ class Job:
             self._last = replace(piece, text="", notices=())
             self._changed.notify_all()
 
-    def finish(self, stats: AnswerStats, notices: tuple[str, ...] = ()) -> None:
+    def finish(self, stats: AnswerStats) -> None:
         """End the stream with the piece "done"; the first end given counts."""
-        self._give_end(Piece("done", progress=1.0, notices=notices, stats=stats))
+        self._give_end(Piece("done", progress=1.0, stats=stats))
 
     def fail(self, error: VLMError) -> None:
         """End the stream with an error that is raised where it is read."""

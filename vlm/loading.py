@@ -1,0 +1,112 @@
+"""Bring the model from settings to ready: find or download it, choose a precision, load it.
+
+Every step is reported as a ModelState; the report may raise Stopped to end the work.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from vlm.chat import ModelState
+from vlm.checkpoint import load_model
+from vlm.config import Settings
+from vlm.generate import Generator
+from vlm.hardware import this_machine
+from vlm.kv_cache import ConversationCaches, FeatureCache
+from vlm.model_source import DownloadProgress, ModelFolder, find_model
+from vlm.precision import choose_precision
+from vlm.request_checks import AnswerLimits
+
+logger = logging.getLogger(__name__)
+
+Report = Callable[[ModelState], None]
+
+
+def load_generator(settings: Settings, report: Report) -> Generator:
+    """Find, download and load the model that the settings name, and make its caches.
+
+    Raises ModelError with a sentence, and whatever `report` raises.
+    """
+    report(ModelState("finding", "Looking for the model."))
+    use_threads(settings.model.threads)
+    folder = _find(settings, report)
+    state = ModelState(
+        "loading",
+        f"Loading {folder.name}.",
+        model=folder.name,
+        is_bundled=folder.is_bundled,
+        notice=folder.notice,
+    )
+    report(state)
+    plan = choose_precision(settings.model.precision, verdict_file())
+    state = replace(state, precision=plan.name, precision_reason=plan.reason)
+    model = load_model(folder.path, plan, _load_progress(state, report))
+    limits = AnswerLimits(
+        context_tokens=min(settings.model.context_tokens, model.info.context_tokens),
+        max_pictures=settings.picture.max_pictures,
+        loop_guard=settings.generation.loop_guard,
+    )
+    caches = ConversationCaches(settings.memory.kv_cache_bytes, model.decoder.new_cache)
+    features = FeatureCache(settings.memory.feature_cache_bytes)
+    plan = model.info.precision  # memory may have forced another one
+    report(
+        replace(
+            state,
+            stage="ready",
+            message="Ready.",
+            precision=plan.name,
+            precision_reason=plan.reason,
+        )
+    )
+    return Generator(model, caches, features, limits)
+
+
+def use_threads(threads: int) -> None:
+    """Compute with so many threads from this thread on; 0: with the cores this process has.
+
+    OMP_NUM_THREADS, when a person set it, counts before the cores.
+    """
+    wanted = threads or int(os.environ.get("OMP_NUM_THREADS") or 0) or this_machine().usable_cores
+    torch.set_num_threads(wanted)
+
+
+def _find(settings: Settings, report: Report) -> ModelFolder:
+    cache_folder = settings.model.cache_folder
+
+    def show(progress: DownloadProgress) -> None:
+        stage = "downloading" if progress.total_bytes else "finding"
+        report(
+            ModelState(
+                stage,
+                progress.message,
+                done_bytes=progress.done_bytes,
+                total_bytes=progress.total_bytes,
+                eta_s=progress.eta_s,
+            )
+        )
+
+    return find_model(
+        settings.model.model,
+        show,
+        cache_folder=Path(cache_folder).expanduser() if cache_folder else None,
+        download=settings.model.download,
+    )
+
+
+def _load_progress(state: ModelState, report: Report) -> Callable[[int, int], None]:
+    """Turn loaded bytes into states with the time left, judged by the speed so far."""
+    began = time.monotonic()
+
+    def show(done_bytes: int, total_bytes: int) -> None:
+        passed_s = time.monotonic() - began
+        eta_s = passed_s * (total_bytes - done_bytes) / done_bytes if done_bytes else None
+        report(replace(state, done_bytes=done_bytes, total_bytes=total_bytes, eta_s=eta_s))
+
+    return show
