@@ -201,8 +201,9 @@ class Chat:
 
     def _busy(self, chat: Conversation, texts: Texts, is_new: bool) -> Changes:
         wait = describe_wait(Piece("decode"), 0.0, texts)
-        buttons = {"submit_btn": False, "stop_btn": True}
-        box = gr.update(value=None, **buttons) if is_new else gr.update(**buttons)
+        box = gr.update(submit_btn=False, stop_btn=True)
+        if is_new:
+            box["value"] = None
         off = gr.update(interactive=False)
         return Changes(self._view.messages(chat, texts, wait), box, gr.skip(), off, off)
 

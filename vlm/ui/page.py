@@ -18,7 +18,7 @@ from vlm.ui.texts import EN, Texts, other, preferred_language, texts_in
 
 REFRESH_S = 2.0
 PICTURE_TYPES = ["image", ".heic", ".heif", ".avif"]
-LATEX = [
+LATEX: list[dict[str, str | bool]] = [
     {"left": "$$", "right": "$$", "display": True},
     {"left": "\\[", "right": "\\]", "display": True},
     {"left": "\\(", "right": "\\)", "display": False},
@@ -68,9 +68,10 @@ class Page:
         """Make the page."""
         title = f"{EN.title} · Qwen3-VL"
         # Uploads and shown pictures are kept a day; chats live no longer than their tab.
-        with gr.Blocks(
+        page = gr.Blocks(
             title=title, analytics_enabled=False, fill_width=True, delete_cache=(3600, 86400)
-        ) as page:
+        )
+        with page:
             parts = self._lay_out()
             self._connect(page, parts)
         return page
@@ -93,7 +94,11 @@ class Page:
                     )
             with gr.Column(scale=1, min_width=280, elem_id="side"):
                 panel = gr.HTML("", elem_id="panel", padding=False)
-                detail = gr.Radio(elem_id="detail", value=None)
+                detail = gr.Radio(
+                    detail_choices(self._settings, EN),
+                    value=self._settings.picture.max_visual_tokens,
+                    elem_id="detail",
+                )
                 with gr.Accordion(open=False, elem_id="webcam-fold") as webcam_fold:
                     webcam = gr.Image(
                         sources=["webcam"], type="filepath", height=220, elem_id="webcam",
@@ -115,6 +120,7 @@ class Page:
             latex_delimiters=LATEX,
             buttons=["copy", "copy_all"],
             feedback_options=None,
+            allow_file_downloads=False,
             examples=self._examples["en"],
             placeholder=f"### {EN.empty_chat}",
             group_consecutive_messages=False,
@@ -267,7 +273,7 @@ class Page:
 def detail_choices(settings: Settings, texts: Texts) -> list[tuple[str, int]]:
     """The levels of picture detail as (label, visual tokens); a custom one when it is set."""
     labels = dict(texts.details)
-    choices = [(f"{labels[name]} ({tokens})", tokens) for name, tokens in IMAGE_DETAILS.items()]
+    choices = [(labels[name], tokens) for name, tokens in IMAGE_DETAILS.items()]
     custom = settings.picture.max_visual_tokens
     if custom not in IMAGE_DETAILS.values():
         choices.append((texts.custom_detail.format(count=custom), custom))

@@ -40,10 +40,10 @@ def _stacked_bar(reading: MemoryReading, texts: Texts) -> str:
             f'<li><i class="{name}" aria-hidden="true"></i>{html.escape(label)} '
             f"<b>{format_bytes(size)}</b></li>"
         )
-    used = f"{texts.process}: {format_bytes(reading.rss_bytes)}"
+    used = html.escape(f"{texts.process}: {format_bytes(reading.rss_bytes)}")
     return (
-        f'<p class="used">{html.escape(used)}</p>'
-        f'<div class="stacked" role="img" aria-label="{html.escape(used)}">{"".join(segments)}</div>'
+        f'<p class="used">{used}</p>'
+        f'<div class="stacked" role="img" aria-label="{used}">{"".join(segments)}</div>'
         f'<ul class="legend">{"".join(legend)}</ul>'
     )
 

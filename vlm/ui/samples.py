@@ -13,6 +13,13 @@ from vlm.ui.texts import Language
 
 SIZE_PX = (640, 480)
 _INK = (34, 38, 46)
+_MENU = (
+    ("Soup of the day", "5.50"),
+    ("Cheese toast", "4.20"),
+    ("Apple cake", "3.80"),
+    ("Lemon tea", "2.40"),
+    ("Coffee", "2.90"),
+)
 
 
 @dataclass(frozen=True)
@@ -58,11 +65,9 @@ def _draw_word(pen: ImageDraw.ImageDraw) -> None:
 
 def _draw_menu(pen: ImageDraw.ImageDraw) -> None:
     pen.rectangle((0, 0, *SIZE_PX), fill=(250, 245, 234))
-    pen.text((320, 62), "Corner Café", font=_font(54), fill=(126, 74, 38), anchor="mm")
+    pen.text((320, 62), "Corner Bakery", font=_font(54), fill=(126, 74, 38), anchor="mm")
     pen.line((80, 108, 560, 108), fill=(126, 74, 38), width=3)
-    prices = (("Soup of the day", "5.50"), ("Cheese toast", "4.20"), ("Apple cake", "3.80"))
-    prices += (("Lemon tea", "2.40"), ("Coffee", "2.90"))
-    for row, (dish, price) in enumerate(prices):
+    for row, (dish, price) in enumerate(_MENU):
         y = 156 + 64 * row
         pen.text((80, y), dish, font=_font(34), fill=_INK, anchor="lm")
         pen.text((560, y), price, font=_font(34), fill=_INK, anchor="rm")

@@ -136,7 +136,8 @@ EN = Texts(
     no_question="Write a question or add a picture first.",
     still_answering="An answer is still being written. Wait for it, or press Stop first.",
     too_many_pictures=(
-        "{count} pictures were added; one question takes at most {limit}. Remove some and send again."
+        "{count} pictures were added; one question takes at most {limit}. "
+        "Remove some and send again."
     ),
     text_too_long=(
         "The question has {count} characters; the limit is {limit}. Shorten it and send again."
@@ -174,7 +175,7 @@ EN = Texts(
         ("loop", "repetition"),
     ),
     detail="Picture detail",
-    detail_info="Finer shows small print, and takes longer",
+    detail_info="Finer reads small print, and takes longer",
     details=(("fast", "Fast"), ("balanced", "Balanced"), ("fine", "Fine")),
     custom_detail="Custom ({count})",
     settings="Answer settings",
