@@ -52,14 +52,24 @@ def test_native_bf16_wins_where_it_is_fast():
     assert "bf16" in plan.reason
 
 
-def test_fp32_where_nothing_else_wins():
+def test_fp32_where_nothing_else_wins(monkeypatch):
+    monkeypatch.setattr(precision, "available_kinds", lambda: ("fp32", "bf16"))
     slow = {key: value for key, value in FBGEMM_WINS.items() if not key.startswith("fp16")}
     plan = fastest_plan(slow | {"bf16_1_row_s": 2.4e-3})
     assert (plan.name, plan.vision, plan.language) == ("fp32", "fp32", "fp32")
     assert "fp32 is fastest" in plan.reason
 
 
-def test_slow_prompts_outweigh_slightly_faster_tokens():
+def test_busy_x86_machine_gets_16_bit_weights_unmeasured(monkeypatch):
+    monkeypatch.setattr(precision, "available_kinds", lambda: ("fp32", "bf16", "fp16", "int8"))
+    fp32 = {key: value for key, value in FBGEMM_WINS.items() if key.startswith("fp32")}
+    plan = fastest_plan(fp32)
+    assert (plan.name, plan.language) == ("mixed", "fp16")
+    assert "too busy" in plan.reason
+
+
+def test_slow_prompts_outweigh_slightly_faster_tokens(monkeypatch):
+    monkeypatch.setattr(precision, "available_kinds", lambda: ("fp32", "bf16"))
     plan = fastest_plan(
         {
             "fp32_1_row_s": 2.4e-3,
