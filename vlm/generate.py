@@ -8,6 +8,7 @@ the tokens that went through the whole model, or is dropped.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Literal, Protocol
 
 import torch
@@ -122,8 +123,11 @@ class _Run:
     def _patch_pictures(self) -> list[PatchedPicture]:
         """Resize and cut the pictures of all messages, in order, and pass on their notices."""
         request, patched = self._request, []
-        notices = request.messages[-1:] and [
-            notice for picture in request.messages[-1].pictures for notice in picture.notices
+        notices = [
+            notice
+            for message in request.messages[-1:]
+            for picture in message.pictures
+            for notice in picture.notices
         ]
         pictures = [picture for message in request.messages for picture in message.pictures]
         if pictures:
@@ -161,10 +165,10 @@ class _Run:
             features = self._model.vision.encode(
                 picture.pixel_values,
                 picture.grid_thw,
-                lambda fraction: self._progress("vision", done + share * fraction),
+                partial(self._progress, "vision", done, share),
             )
             self._generator.features.put(picture.key, features)
-        self._progress("vision", done + share)
+        self._progress("vision", done, share, 1.0)
         return features
 
     def _prefill(
@@ -189,7 +193,7 @@ class _Run:
                     forwarded.kv_cache,
                     levels,
                     index,
-                    lambda fraction, d=done, s=share: self._progress("prefill", d + s * fraction),
+                    partial(self._progress, "prefill", done, share),
                 )
                 forwarded.add(keys[first:last])
                 self._clock.prefilled_tokens += last - first
@@ -232,9 +236,12 @@ class _Run:
 
     # To the listener
 
-    def _progress(self, stage: Literal["vision", "prefill"], progress: float) -> None:
+    def _progress(
+        self, stage: Literal["vision", "prefill"], done: float, share: float, fraction: float
+    ) -> None:
+        """Tell how far a stage is: `done` before this step, and a fraction of its share."""
         self._listener.check()
-        self._listener.emit(Piece(stage, progress=progress))
+        self._listener.emit(Piece(stage, progress=done + share * fraction))
 
     def _say(self, text: str) -> None:
         if text:

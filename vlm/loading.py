@@ -47,7 +47,13 @@ def load_generator(settings: Settings, report: Report) -> Generator:
     report(state)
     plan = choose_precision(settings.model.precision, verdict_file())
     state = replace(state, precision=plan.name, precision_reason=plan.reason)
-    model = load_model(folder.path, plan, _load_progress(state, report))
+    model = load_model(
+        folder.path,
+        plan,
+        _load_progress(state, report),
+        name=folder.name,
+        is_bundled=folder.is_bundled,
+    )
     limits = AnswerLimits(
         context_tokens=min(settings.model.context_tokens, model.info.context_tokens),
         max_pictures=settings.picture.max_pictures,
@@ -55,7 +61,7 @@ def load_generator(settings: Settings, report: Report) -> Generator:
     )
     caches = ConversationCaches(settings.memory.kv_cache_bytes, model.decoder.new_cache)
     features = FeatureCache(settings.memory.feature_cache_bytes)
-    plan = model.info.precision  # memory may have forced another one
+    plan = model.info.precision  # short memory may have forced another one
     report(
         replace(
             state,
@@ -63,9 +69,19 @@ def load_generator(settings: Settings, report: Report) -> Generator:
             message="Ready.",
             precision=plan.name,
             precision_reason=plan.reason,
+            notice=" ".join(filter(None, (folder.notice, model.info.notice))),
         )
     )
     return Generator(model, caches, features, limits)
+
+
+def verdict_file() -> Path | None:
+    """Return where measurements of precisions are remembered; None for a user without a home."""
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    return cache / "talk-to-pictures" / "precision.json"
 
 
 def use_threads(threads: int) -> None:
@@ -81,10 +97,9 @@ def _find(settings: Settings, report: Report) -> ModelFolder:
     cache_folder = settings.model.cache_folder
 
     def show(progress: DownloadProgress) -> None:
-        stage = "downloading" if progress.total_bytes else "finding"
         report(
             ModelState(
-                stage,
+                "downloading" if progress.total_bytes else "finding",
                 progress.message,
                 done_bytes=progress.done_bytes,
                 total_bytes=progress.total_bytes,
