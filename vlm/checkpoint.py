@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from vlm.architecture import CONFIG_FILE, read_json
-from vlm.decoder import Decoder, DecoderConfig, DecoderWeights, MRope
+from vlm.decoder import Decoder, DecoderConfig, DecoderWeights
 from vlm.errors import CheckpointError
 from vlm.linear import PackedLinear, available_kinds, int8_input_levels
 from vlm.memory import free_memory
@@ -95,7 +95,7 @@ def load_model(
         logger.warning("%s", memory.notice)
     loader = _Loader(files, units, memory, on_progress)
     decoder, vision = loader.load(decoder_config, vision_config, threads)
-    _check_rotary(skeleton, decoder_config, vision)
+    _check_rotary(skeleton, decoder, vision)
     info = ModelInfo(
         name=name or folder.resolve().name,
         folder=folder,
@@ -261,10 +261,10 @@ def _check_parts(
             )
 
 
-def _check_rotary(skeleton: Skeleton, decoder: DecoderConfig, vision: VisionTower) -> None:
+def _check_rotary(skeleton: Skeleton, decoder: Decoder, vision: VisionTower) -> None:
     """Compare the rotary frequencies with the reference's: no checkpoint holds them."""
     pairs = {
-        "text": (skeleton.text_inv_freq, MRope(decoder).inv_freq),
+        "text": (skeleton.text_inv_freq, decoder.inv_freq),
         "vision": (skeleton.vision_inv_freq, vision.inv_freq),
     }
     for what, (expected, ours) in pairs.items():

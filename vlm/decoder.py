@@ -123,6 +123,11 @@ class Decoder:
         self._rope = MRope(config)
         self._eps = torch.tensor(config.rms_norm_eps)
 
+    @property
+    def inv_freq(self) -> Tensor:
+        """Rotary frequencies (head_dim / 2,) in use; no checkpoint holds them."""
+        return self._rope.inv_freq
+
     def new_cache(self) -> KVCache:
         """Return an empty cache of this decoder's geometry."""
         return KVCache(self.config.layers, self.config.kv_heads, self.config.head_dim)

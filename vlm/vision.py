@@ -8,8 +8,6 @@ before it (deepstack).
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,15 +19,11 @@ from torch.nn import functional
 
 from vlm.errors import CheckpointError
 from vlm.linear import PackedLinear
-from vlm.rotary import rope_tables, rotate
-
-Grid = tuple[int, int, int]
-Taps = list[tuple[Tensor, Tensor]]
+from vlm.rotary import rotate
+from vlm.vision_grid import Grid, GridTables, PictureTables
 
 NORM_EPS = 1e-6
 ROPE_THETA = 10_000.0
-MAX_TABLE_PATCHES = 8192
-"""Patches of all grids whose tables are kept; 4.5 KB each at a hidden size of 1,024."""
 PATCHES_AT_ONCE = 1024
 PAIRS_AT_ONCE = 4 * 2**20
 """Patches, or pairs of query and key, computed between two looks at `between_layers`.
@@ -157,25 +151,28 @@ class VisionFeatures:
         return self.embeddings.nbytes + sum(level.nbytes for level in self.deepstack)
 
 
-@dataclass(frozen=True, eq=False)
-class _GridTables:
-    positions: Tensor
-    """(n, hidden_size)"""
-    rope: tuple[Tensor, Tensor]
-    """See `rope_tables`."""
-
-
 class VisionTower:
     """Encodes one picture at a time; keeps only tables that follow from weights and grid."""
 
     def __init__(self, config: VisionConfig, weights: VisionWeights) -> None:
         self.config = config
         self._weights = weights
-        head_dim = config.hidden_size // config.heads
-        axis_dim = head_dim // 2
-        exponents = torch.arange(0, axis_dim, 2, dtype=torch.float32) / axis_dim
-        self.inv_freq = 1.0 / (config.rope_theta**exponents)
-        self._tables: OrderedDict[Grid, _GridTables] = OrderedDict()
+        self._grids = GridTables(
+            weights.positions,
+            config.merge_size,
+            head_dim=config.hidden_size // config.heads,
+            rope_theta=config.rope_theta,
+        )
+
+    @property
+    def inv_freq(self) -> Tensor:
+        """Rotary frequencies (head_dim / 4,), for the check against transformers' own."""
+        return self._grids.inv_freq
+
+    @property
+    def inv_freq(self) -> Tensor:
+        """Rotary frequencies (head_dim / 4,) in use; no checkpoint holds them."""
+        return self._grids.inv_freq
 
     @torch.inference_mode()
     def encode(
@@ -192,7 +189,7 @@ class VisionTower:
         frames, height, width = grid_thw
         if frames != 1 or pixel_values.shape != (height * width, self.config.patch_values):
             raise ValueError(f"grid {grid_thw} does not fit patches {tuple(pixel_values.shape)}")
-        tables = self._grid_tables(grid_thw)
+        tables = self._grids.tables(grid_thw)
         hidden = self._weights.patch_embed(pixel_values).add_(tables.positions)
         deepstack = []
         for i, block in enumerate(self._weights.blocks):
@@ -207,7 +204,7 @@ class VisionTower:
         return VisionFeatures(embeddings, tuple(deepstack))
 
     def _attend(
-        self, hidden: Tensor, block: BlockWeights, tables: _GridTables, look: Callable[[], None]
+        self, hidden: Tensor, block: BlockWeights, tables: PictureTables, look: Callable[[], None]
     ) -> None:
         """Add self-attention to hidden (n, hidden_size), in place."""
         patches, heads = hidden.shape[0], self.config.heads
@@ -243,55 +240,6 @@ class VisionTower:
             merged.append(merger.fc2(functional.gelu(merger.fc1(x.view(-1, width)))))
             look()
         return merged[0] if len(merged) == 1 else torch.cat(merged)
-
-    def _grid_tables(self, grid: Grid) -> _GridTables:
-        """Return the position and rotary tables of a grid, kept for the grids used last."""
-        tables = self._tables.pop(grid, None) or self._make_tables(grid)
-        self._tables[grid] = tables
-        while sum(len(kept.positions) for kept in self._tables.values()) > MAX_TABLE_PATCHES:
-            self._tables.popitem(last=False)
-        return tables
-
-    def _make_tables(self, grid: Grid) -> _GridTables:
-        _, height, width = grid
-        rows, columns = merge_order(height, width, self.config.merge_size)
-        side = math.isqrt(self.config.position_rows)
-        axes = torch.stack((rows, columns), 1)[..., None].to(torch.float32)
-        return _GridTables(
-            positions=self._resampled_positions(
-                _taps(rows, height, side), _taps(columns, width, side)
-            ),
-            rope=rope_tables((axes * self.inv_freq).flatten(1)),
-        )
-
-    def _resampled_positions(self, row_taps: Taps, column_taps: Taps) -> Tensor:
-        """Interpolate the learned square table bilinearly, (n, hidden_size)."""
-        table = self._weights.positions
-        side = math.isqrt(self.config.position_rows)
-        total = torch.zeros(len(row_taps[0][0]), table.shape[1])
-        for row, row_share in row_taps:
-            for column, column_share in column_taps:
-                share = (row_share * column_share)[:, None]
-                total.addcmul_(table[row * side + column].to(torch.float32), share)
-        return total
-
-
-def merge_order(height: int, width: int, merge_size: int) -> tuple[Tensor, Tensor]:
-    """Return the row and column of each patch, the patches of one visual token together."""
-    order = torch.arange(height * width).view(
-        height // merge_size, merge_size, width // merge_size, merge_size
-    )
-    order = order.transpose(1, 2).flatten()
-    return order // width, order % width
-
-
-def _taps(index: Tensor, size: int, side: int) -> Taps:
-    """Return the two table rows each index lies between, with their shares; corners on corners."""
-    at = index.to(torch.float32) * (side - 1) / max(size - 1, 1)
-    low = at.floor()
-    share = at - low
-    first = low.to(torch.int64)
-    return [(first, 1 - share), ((first + 1).clamp_max(side - 1), share)]
 
 
 def _cut(total: int, at_once: int) -> list[slice]:
