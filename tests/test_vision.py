@@ -6,7 +6,7 @@ import pytest
 import torch
 from reference_model import stock_model, vision_tower
 
-from vlm import vision
+from vlm import vision, vision_grid
 from vlm.errors import CheckpointError, Stopped
 from vlm.vision import VisionConfig
 
@@ -56,11 +56,12 @@ def test_grids_with_equal_patches_do_not_share_tables(stock, tower):
 
 
 def test_kept_tables_are_bounded(tower, monkeypatch):
-    monkeypatch.setattr(vision, "MAX_TABLE_PATCHES", 50)
+    monkeypatch.setattr(vision_grid, "MAX_TABLE_PATCHES", 50)
     for height in range(2, 24, 2):
         tower.encode(torch.zeros(height * 2, 1536), (1, height, 2))
-    assert sum(len(kept.positions) for kept in tower._tables.values()) <= 50
-    assert (1, 22, 2) in tower._tables
+    assert 0 < tower._grids.patches <= 50
+    kept = tower._grids.tables((1, 22, 2))
+    assert tower._grids.tables((1, 22, 2)) is kept
 
 
 def test_progress_rises_to_one(tower):
