@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import re
 import threading
 import unicodedata
 import warnings
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_NAME = 120
 _LARGE_PX = 24_000_000
+_PILLOW = re.compile(r"(PIL|pillow_heif)\b")
 _one_large_at_a_time = threading.Lock()
 
 # EXIF orientation -> what brings the stored pixels upright (1 and unknown values: nothing).
@@ -121,9 +123,10 @@ def spaced(number: int) -> str:
 
 
 def _hush_pillow() -> None:
-    # Pillow warns about odd metadata on stderr, which helps nobody here. catch_warnings() would
-    # not be safe with threads; adding the same filter again is, and does nothing.
-    warnings.filterwarnings("ignore", module=r"(PIL|pillow_heif)\b")
+    # Pillow warns about odd metadata on stderr, which helps nobody here. catch_warnings() is not
+    # safe with threads; a filter that stays is. Others may have reset the filters since.
+    if ("ignore", None, Warning, _PILLOW, 0) not in warnings.filters:
+        warnings.filterwarnings("ignore", module=_PILLOW.pattern)
 
 
 def _open_source(source: str | Path | bytes, limits: PictureLimits) -> BinaryIO:
@@ -183,8 +186,6 @@ def _decode(file: PictureFile, name: str, limits: PictureLimits) -> Picture:
             f"There is not enough memory to open this image of {spaced(stored_size[0])} x "
             f"{spaced(stored_size[1])} px. Resize it and try again."
         ) from error
-    except PictureError:
-        raise
     # Decoders raise whatever they meet in a damaged file (OSError, SyntaxError, KeyError, ...).
     except Exception as error:
         logger.debug("cannot decode a picture", exc_info=True)

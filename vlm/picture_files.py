@@ -63,12 +63,12 @@ def open_lazily(stream: BinaryIO) -> PictureFile:
 
 
 def reduce_while_decoding(file: PictureFile, step: int) -> int:
-    """Have a JPEG decoded at 1/step of its size or more; returns the step it will take.
+    """Have a JPEG file decoded at 1/step of its size or more; returns the step it will take.
 
     libjpeg skips the work for detail that is not asked for, which is several times faster than
     decoding all and resizing.
     """
-    if step == 1 or not isinstance(file.image, JpegImagePlugin.JpegImageFile):
+    if step == 1 or file.kind != "JPEG":
         return 1
     width_px, height_px = file.image.size
     step = min(step, 8)

@@ -95,12 +95,11 @@ def _visible_range(values: NDArray[np.generic]) -> tuple[float, float, bool]:
     Whole numbers are taken as 8, 12 (as cameras and scanners store in 16 bits) or 16 bits deep,
     floats as 0..1 or 0..255; anything else is stretched from its least to its greatest value.
     """
-    finite = np.isfinite(values)
-    if not finite.any():
-        return 0.0, 1.0, False
-    low = float(np.min(values, where=finite, initial=np.inf))
-    high = float(np.max(values, where=finite, initial=-np.inf))
     is_float = values.dtype.kind == "f"
+    finite = values[np.isfinite(values)] if is_float else values
+    if not finite.size:
+        return 0.0, 1.0, False
+    low, high = float(finite.min()), float(finite.max())
     if low >= 0:
         for full, least in ((1.0, 0.0), (255.0, 64.0)) if is_float else _DEPTHS:
             if least <= high <= full:
