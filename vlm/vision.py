@@ -169,11 +169,6 @@ class VisionTower:
         """Rotary frequencies (head_dim / 4,), for the check against transformers' own."""
         return self._grids.inv_freq
 
-    @property
-    def inv_freq(self) -> Tensor:
-        """Rotary frequencies (head_dim / 4,) in use; no checkpoint holds them."""
-        return self._grids.inv_freq
-
     @torch.inference_mode()
     def encode(
         self,
