@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from transformers import AutoImageProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
     Qwen2VLImageProcessorPil,
     smart_resize,
@@ -52,6 +53,16 @@ def test_pixel_values_equal_transformers_bit_for_bit(size, geometry):
     assert patched.pixel_values.dtype == torch.float32
     assert torch.equal(patched.pixel_values, expected["pixel_values"])
     assert patched.visual_tokens * 4 == len(patched.pixel_values)
+
+
+def test_a_checkpoint_folder_gives_what_its_own_processor_gives(bundled_folder):
+    image = noise(500, 400)
+    processor = AutoImageProcessor.from_pretrained(bundled_folder, backend="pil")
+    expected = processor(images=image, return_tensors="pt")
+    geometry = PictureGeometry.from_folder(bundled_folder)
+    patched = patch_picture(open_picture(image), geometry, 100_000)
+    assert patched.grid_thw == tuple(expected["image_grid_thw"][0].tolist())
+    assert torch.equal(patched.pixel_values, expected["pixel_values"])
 
 
 def test_every_level_of_every_channel_is_bit_exact():

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from vlm.errors import CheckpointError, PictureError
-from vlm.images import Picture
+from vlm.images import Picture, spaced
 
 _MAX_RATIO = 200
 _RGB = 3
@@ -103,8 +103,8 @@ def fit_size(
     """
     if max(width_px, height_px) > _MAX_RATIO * min(width_px, height_px):
         raise PictureError(
-            f"This image is {width_px} x {height_px} px; its long side may be at most "
-            f"{_MAX_RATIO} times its short side. Crop it and try again."
+            f"This image is {spaced(width_px)} x {spaced(height_px)} px; its long side may be at "
+            f"most {_MAX_RATIO} times its short side. Crop it and try again."
         )
     side_px = geometry.token_side_px
     max_px = max(min(geometry.max_px, max_visual_tokens * side_px**2), side_px**2)
