@@ -20,6 +20,7 @@ from vlm.config import Settings
 from vlm.generate import Generator
 from vlm.hardware import this_machine
 from vlm.kv_cache import ConversationCaches, FeatureCache
+from vlm.memory import free_memory
 from vlm.model_source import DownloadProgress, ModelFolder, find_model
 from vlm.precision import choose_precision
 from vlm.request_checks import AnswerLimits
@@ -53,6 +54,7 @@ def load_generator(settings: Settings, report: Report) -> Generator:
         _load_progress(state, report),
         name=folder.name,
         is_bundled=folder.is_bundled,
+        available_bytes=spare_bytes(settings),
     )
     limits = AnswerLimits(
         context_tokens=min(settings.model.context_tokens, model.info.context_tokens),
@@ -73,6 +75,11 @@ def load_generator(settings: Settings, report: Report) -> Generator:
         )
     )
     return Generator(model, caches, features, limits)
+
+
+def spare_bytes(settings: Settings) -> int:
+    """Return the memory a model may take: what is free, less what must stay free."""
+    return max(0, free_memory().available_bytes - settings.memory.min_free_bytes)
 
 
 def verdict_file() -> Path | None:

@@ -25,7 +25,7 @@ from vlm.errors import ConfigError, ModelError, VLMError
 from vlm.hardware import Hardware, this_machine
 from vlm.hub_cache import hub_cache_folder
 from vlm.linear import available_kinds
-from vlm.loading import use_threads, verdict_file
+from vlm.loading import spare_bytes, use_threads, verdict_file
 from vlm.memory import FreeMemory, free_memory
 from vlm.memory_plan import WeightUnit
 from vlm.model_source import DEFAULT_MODEL, HUB_ID, find_model
@@ -75,6 +75,8 @@ class Report:
     precision: PrecisionPlan | None
     precision_note: str
     """Why no precision could be chosen, or empty."""
+    spare_bytes: int
+    """Memory a model may take: what is free, less what the settings keep free."""
     model: ModelReport
 
 
@@ -117,6 +119,7 @@ def diagnose(settings: Settings) -> Report:
         memory=free_memory(),
         precision=plan,
         precision_note=note,
+        spare_bytes=spare_bytes(settings),
         model=_look_for_model(settings),
     )
 
@@ -220,6 +223,7 @@ def _machine_rows(report: Report) -> list[tuple[str, str]]:
         ("Memory", format_bytes(machine.memory_bytes)),
         ("Container limit", format_bytes(limit) if limit else "none"),
         ("Free memory", format_bytes(memory.available_bytes)),
+        ("For the model", format_bytes(report.spare_bytes)),
     ]
 
 
@@ -246,6 +250,6 @@ def _model_rows(report: Report) -> list[tuple[str, str]]:
     rows += [("Disk needed", format_bytes(model.disk_bytes))] if model.disk_bytes else []
     rows += [("Free disk", format_bytes(model.free_disk_bytes))] if model.free_disk_bytes else []
     for name, need in model.needs.items():
-        fits = "fits" if need <= report.memory.available_bytes else "more than is free"
+        fits = "fits" if need <= report.spare_bytes else "more than may be taken"
         rows += [("Memory needed", f"{name}: {format_bytes(need)} ({fits})")]
     return rows
