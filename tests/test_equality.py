@@ -10,16 +10,17 @@ from dataclasses import replace
 import pytest
 import torch
 from bundled_reference import Reference
-from vlm.checkpoint import load_model
-from vlm.precision import PrecisionPlan
 
 from vlm.bundled.questions import TOPICS, ask
 from vlm.bundled.scenes import SceneMix, draw_scene
 from vlm.chat import AskRequest, Message, Sampling
+from vlm.checkpoint import load_model
 from vlm.errors import Stopped
 from vlm.generate import Generator
 from vlm.images import open_picture
 from vlm.kv_cache import ConversationCaches, FeatureCache
+from vlm.linear import available_kinds
+from vlm.precision import PrecisionPlan
 from vlm.request_checks import AnswerLimits
 from vlm.stats import AnswerClock
 
@@ -381,3 +382,43 @@ def test_seeded_sampling_repeats_and_seeds_differ(model, two_pictures):
     ids = [Asker(model).ask(chat, sampling=replace(hot, seed=s)).ids for s in (7, 7, 8, 9, 10, 11)]
     assert ids[0] == ids[1]
     assert any(other != ids[0] for other in ids[2:])
+
+
+# The other precisions. Their weights differ from fp32's, so they are held to a distance:
+# the mean divergence (KL, in nats) of the first token's distribution, the share of first tokens
+# that agree, and the share of whole answers that are equal.
+BOUNDS = {
+    # The checkpoint's bf16 weights fit into fp16 but for the tiniest, and the arithmetic is fp32.
+    "fp16": (1e-6, 1.0, 1.0),
+    # Activations are rounded to 8 bits of mantissa before each product.
+    "bf16": (1e-3, 0.98, 0.95),
+    # Weights keep 8 bits per output channel.
+    "int8": (1e-2, 0.95, 0.90),
+}
+
+
+@pytest.mark.parametrize("kind", BOUNDS)
+def test_mixed_and_int8_stay_within_their_bounds(kind, model, bundled_folder):
+    if kind not in available_kinds():
+        pytest.skip(f"this CPU has no {kind} kernels")
+    chats = [chat for name in PAIRS for chat in draw_chats(name, 15)]
+    exact, packed = Asker(model), Asker(load(bundled_folder, "mixed", kind))
+    pairs = [(exact.ask(chat, str(i)), packed.ask(chat, str(i))) for i, chat in enumerate(chats)]
+    divergence = sum(_divergence(a.logits[0], b.logits[0]) for a, b in pairs) / len(pairs)
+    first = sum(a.logits[0].argmax() == b.logits[0].argmax() for a, b in pairs) / len(pairs)
+    whole = sum(a.ids == b.ids for a, b in pairs) / len(pairs)
+    most_divergence, least_first, least_whole = BOUNDS[kind]
+    assert divergence < most_divergence
+    assert first >= least_first
+    assert whole >= least_whole
+
+
+def _divergence(expected, given):
+    return float(
+        torch.nn.functional.kl_div(
+            given.double().log_softmax(0),
+            expected.double().log_softmax(0),
+            log_target=True,
+            reduction="sum",
+        )
+    )
