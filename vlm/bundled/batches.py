@@ -29,10 +29,13 @@ from vlm.bundled.questions import (
 from vlm.bundled.scenes import CHARACTERS, COLOURS, SHAPES, Scene, SceneMix, draw_scene
 
 CELL_PX = 32
+CHARACTER_SLOTS = 3
+"""Characters whose middle lies in one visual token, from left to right."""
 IGNORED = -100
 Turn = tuple[str, str]
 Array = np.ndarray
 
+VISION_GRIDS = ((4, 4), (5, 5), (5, 5), (5, 5), (4, 6), (6, 4), (6, 6))
 SMALL_GRIDS = ((4, 4), (4, 4), (4, 5), (5, 4), (5, 5))
 LARGE_GRIDS = ((6, 6), (6, 6), (6, 6), (5, 7), (7, 5), (4, 8), (8, 4), (5, 5), (4, 4), (4, 6))
 """Rows and columns of visual tokens; the checkpoint's limits are 16 and 36 tokens."""
@@ -321,7 +324,7 @@ def _labels(scenes: list[Scene | None], grid: tuple[int, int]) -> Labels:
     shape = (len(scenes), grid[0] * grid[1])
     labels = Labels(
         *(np.full(shape, IGNORED, dtype=np.int64) for _ in range(3)),
-        np.full((*shape, 3), IGNORED, dtype=np.int64),
+        np.full((*shape, CHARACTER_SLOTS), IGNORED, dtype=np.int64),
         np.zeros((*shape, 4), dtype=np.float32),
     )
     for index, scene in enumerate(scenes):
@@ -351,12 +354,12 @@ def _label_scene(labels: Labels, index: int, scene: Scene, grid: tuple[int, int]
     labels.background[index] = list(COLOURS).index(scene.background)
     labels.box[index] = box.reshape(-1, 4)
     labels.characters[index] = 0
-    if scene.text is not None:
-        row = min(rows - 1, int(scene.text.centre[1] * rows))
-        used: dict[int, int] = {}
-        for character, x in zip(scene.text.text, scene.text.character_x, strict=True):
+    used: dict[int, int] = {}
+    for thing in scene.things:
+        row = min(rows - 1, int(thing.centre[1] * rows))
+        for character, x in zip(thing.text, thing.character_x, strict=True):
             cell = row * columns + min(columns - 1, int(x * columns))
             slot = used.get(cell, 0)
             used[cell] = slot + 1
-            if slot < 3:
+            if slot < CHARACTER_SLOTS:
                 labels.characters[index, cell, slot] = 1 + CHARACTERS.index(character)

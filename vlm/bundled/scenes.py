@@ -136,6 +136,8 @@ class SceneMix:
     text: float = 0.6
     both: float = 0.2
     one_big: float = 0.3
+    crowd: float = 0.0
+    """Every ninth filled: too much to talk about, but dense labels teach most from these."""
     max_shapes: int = 5
     held_out: bool = False
     """Draw only words kept away from training (True), or never those (False)."""
@@ -174,18 +176,21 @@ def draw_scene(
     if rng.random() < 0.25:
         _tint(rng, picture, background)
     pen = ImageDraw.Draw(picture)
-    kinds = ("shapes", "text", "both", "one_big")
-    weights = (mix.shapes, mix.text, mix.both, mix.one_big)
+    kinds = ("shapes", "text", "both", "one_big", "crowd")
+    weights = (mix.shapes, mix.text, mix.both, mix.one_big, mix.crowd)
     kind = rng.choices(kinds, weights)[0]
     things: list[Thing] = []
     cells = list(range(9))
     if kind in ("text", "both"):
         row = rng.randrange(3) if kind == "both" else None
-        things.append(_draw_text(rng, pen, size, background, draw_word(rng, mix), row))
+        room = (0.02, 0.03, 0.98, 0.97) if row is None else (0.02, row / 3, 0.98, (row + 1) / 3)
+        things.append(_draw_text(rng, pen, size, background, draw_word(rng, mix), room))
         if row is not None:
             cells = [cell for cell in cells if cell // 3 != row]
     if kind == "one_big":
         things.append(_draw_big(rng, pen, size, background))
+    elif kind == "crowd":
+        things = _draw_crowd(rng, pen, size, background, mix)
     elif kind != "text":
         most = mix.max_shapes if kind == "shapes" else 2
         for cell in sorted(rng.sample(cells, rng.randint(1, most))):
@@ -341,35 +346,54 @@ def _font(size_px: int) -> ImageFont.FreeTypeFont:
     return font
 
 
+def _draw_crowd(
+    rng: random.Random,
+    pen: ImageDraw.ImageDraw,
+    size: tuple[int, int],
+    background: str,
+    mix: SceneMix,
+) -> list[Thing]:
+    things = []
+    for row in range(3):
+        if rng.random() < 0.4:
+            room = (0.01, row / 3, 0.99, (row + 1) / 3)
+            things.append(_draw_text(rng, pen, size, background, draw_word(rng, mix), room))
+            continue
+        for column in range(3):
+            if rng.random() < 0.3:
+                word = "".join(rng.choices(CHARACTERS, k=rng.randint(1, 2)))
+                room = (column / 3 + 0.01, row / 3, (column + 1) / 3 - 0.01, (row + 1) / 3)
+                things.append(_draw_text(rng, pen, size, background, word, room))
+            else:
+                things.append(_draw_small(rng, pen, size, background, row * 3 + column))
+    return things
+
+
 def _draw_text(
     rng: random.Random,
     pen: ImageDraw.ImageDraw,
     size: tuple[int, int],
     background: str,
     word: str,
-    row: int | None,
+    room: tuple[float, float, float, float],
 ) -> Thing:
-    """Print a word on one line, in any row or in the given third of the picture."""
+    """Print a word on one line inside the room, x0, y0, x1, y1 in fractions of the picture."""
     colour = _contrasting(rng, background, least=55)
     font_px = round(rng.uniform(0.16, 0.32) * min(max(size), 1.5 * min(size)))
     spacing = rng.uniform(0.0, 0.12)
     stroke = rng.choice((0, 0, 0, 1, 2))
-    room_w = size[0] * 0.94
-    room_h = size[1] * (0.30 if row is not None else 0.9)
+    x0, x1 = room[0] * size[0], room[2] * size[0]
+    y0, y1 = room[1] * size[1], room[3] * size[1]
     while True:
         font = _font(font_px)
         lengths = [font.getlength(c) + spacing * font_px for c in word]
         top, bottom = font.getbbox("H0")[1], font.getbbox("H0")[3]
-        if (sum(lengths) <= room_w and bottom - top <= room_h) or font_px <= 16:
+        if (sum(lengths) <= x1 - x0 and bottom - top <= y1 - y0) or font_px <= 16:
             break
         font_px = max(16, int(font_px * 0.93))
     width, height = sum(lengths), bottom - top
-    left = rng.uniform(0.02 * size[0], max(0.02 * size[0], size[0] * 0.98 - width))
-    if row is None:
-        upper = rng.uniform(0.03 * size[1], max(0.03 * size[1], size[1] * 0.97 - height))
-    else:
-        middle = (row + 0.5) * size[1] / 3
-        upper = middle - height / 2 + rng.uniform(-0.02, 0.02) * size[1]
+    left = rng.uniform(x0, max(x0, x1 - width))
+    upper = rng.uniform(y0, max(y0, y1 - height))
     x, centres = left, []
     fill = _shade(rng, colour)
     for character, length in zip(word, lengths, strict=True):

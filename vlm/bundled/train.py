@@ -26,6 +26,7 @@ from vlm.bundled.batches import (
     IGNORED,
     LARGE_GRIDS,
     SMALL_GRIDS,
+    VISION_GRIDS,
     Batch,
     BatchMaker,
     Labels,
@@ -37,6 +38,9 @@ from vlm.bundled.scenes import SceneMix
 from vlm.bundled.tokenizer import write_folder
 
 log = logging.getLogger(__name__)
+
+
+CHARACTER_WEIGHTS = (1.0, 0.6, 0.3)
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,9 @@ class Stage:
 
 
 STAGES = {
-    "vision": Stage(1000, 32, SMALL_GRIDS, SceneMix(), 0.02, 0.5, False, 1.0),
-    "joint": Stage(1500, 24, SMALL_GRIDS, SceneMix(), 0.02, 0.6, True, 0.3),
-    "final": Stage(2500, 24, LARGE_GRIDS, SceneMix(), 0.015, 0.0, True, 0.2),
+    "vision": Stage(900, 32, VISION_GRIDS, SceneMix(text=0.3, one_big=0.3, both=0.1, crowd=2.5), 0.006, 0.5, False, 1.0),
+    "joint": Stage(1500, 24, SMALL_GRIDS, SceneMix(), 0.006, 0.6, True, 0.3),
+    "final": Stage(2500, 24, LARGE_GRIDS, SceneMix(), 0.004, 0.0, True, 0.2),
 }
 
 
@@ -79,7 +83,7 @@ def dense_loss(heads: DenseHeads, embeddings: Tensor, labels: Labels) -> dict[st
         target = wanted["characters"][..., slot]
         near = text | (target > 0)
         target = torch.where(near, target, torch.full_like(target, IGNORED))
-        losses[f"character{slot}"] = 0.5 * _cross_entropy(logits, target)
+        losses[f"character{slot}"] = CHARACTER_WEIGHTS[slot] * _cross_entropy(logits, target)
     things = wanted["kind"] > 0
     if things.any():
         losses["box"] = 4.0 * (box[things] - wanted["box"][things]).abs().mean()
@@ -140,8 +144,8 @@ def optimizers(
         else:
             fast.append(parameter)
     groups = [
-        {"params": fast + list(heads.parameters()), "lr": stage.lr * 0.15},
-        {"params": slow, "lr": stage.lr * 0.1},
+        {"params": fast + list(heads.parameters()), "lr": stage.lr * 0.4},
+        {"params": slow, "lr": stage.lr * 0.2},
     ]
     adam = torch.optim.AdamW(groups, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
     return [Muon(matrices, stage.lr), adam]
