@@ -32,6 +32,8 @@ CELL_PX = 32
 CHARACTER_SLOTS = 3
 """Characters whose middle lies in one visual token, from left to right."""
 IGNORED = -100
+CHAT_TOKENS = 230
+"""Tokens of a packed chat, its picture included: equal lengths waste little on padding."""
 Turn = tuple[str, str]
 Array = np.ndarray
 
@@ -189,8 +191,9 @@ class BatchMaker:
         rng = random.Random(self.seed * 1_000_003 + number)
         grid = rng.choice(self.grids)
         # Equal work for every batch: more pictures when they are small.
-        count = max(2, round(self.pictures * 36 / (grid[0] * grid[1] + (24 if self.with_chats else 0))
-                             * (60 / 36 if self.with_chats else 1)) // 2 * 2)  # fmt: skip
+        tokens = grid[0] * grid[1]
+        work = (tokens + 30) / 66 if self.with_chats else tokens / 36
+        count = max(2, round(self.pictures / work) // 2 * 2)
         scenes: list[Scene | None] = []
         pictures: list[Image.Image] = []
         chats: list[list[tuple[str, object]]] = []
@@ -203,14 +206,14 @@ class BatchMaker:
                 pictures.append(self.easy_vqa.pictures[index])
                 scenes.append(None)
                 known = self.easy_vqa.questions[index]
-                turns = rng.sample(known, min(8, len(known)))
+                turns = self._fit_turns(rng.sample(known, len(known)), CHAT_TOKENS - 40)
                 chats.append(_independent(turns))
                 continue
             new = [self._scene(rng, grid) for _ in range(2 if two else 1)]
             scenes += new
             pictures += [scene.picture for scene in new]
             if self.with_chats:
-                chats.append(_pair(rng, new) if two else _single(rng, new[0], self.text_weight))
+                chats.append(_pair(rng, new) if two else self._single(rng, new[0], grid))
         if self.with_chats and rng.random() < 0.3:
             chats.append(_text_only(rng))
         pixels = np.stack([_fit(picture, grid) for picture in pictures])
@@ -219,6 +222,35 @@ class BatchMaker:
     def _scene(self, rng: random.Random, grid: tuple[int, int]) -> Scene:
         scale = rng.choice((1.0, 1.5, 2.0, 2.0, 2.7))
         return draw_scene(rng, grid[1] * CELL_PX, grid[0] * CELL_PX, self.mix, scale)
+
+    def _single(
+        self, rng: random.Random, scene: Scene, grid: tuple[int, int]
+    ) -> list[tuple[str, object]]:
+        """Write a chat about one picture, of nearly the same length for every picture."""
+        room = CHAT_TOKENS - grid[0] * grid[1] - 6
+        if rng.random() < 0.7:
+            return _independent(self._fit_turns(_questions(rng, scene, 16, self.text_weight), room))
+        language: Language = "en" if rng.random() < 0.55 else "zh"
+        turns = [(q.text, q.answer) for q in follow_ups(rng, scene, language)]
+        others = _questions(rng, scene, 12, self.text_weight)
+        half = self._fit_turns(others, room // 2)
+        turns = turns + others if rng.random() < 0.5 else half + turns
+        parts: list[tuple[str, object]] = [("text", USER), *_PICTURE, ("segment", None)]
+        for index, (question, answer) in enumerate(self._fit_turns(turns, room, in_order=True)):
+            parts += turn_parts(question, answer, opened=index == 0)
+        return parts
+
+    def _fit_turns(self, turns: list[Turn], room: int, in_order: bool = False) -> list[Turn]:
+        """Keep the turns that fit into so many tokens; stop at the first that does not, if asked."""
+        kept: list[Turn] = []
+        for turn in turns:
+            length = sum(len(self.packer.ids(str(text))) for _, text in turn_parts(*turn, opened=False))
+            if length <= room or not kept:
+                kept.append(turn)
+                room -= length
+            elif in_order:
+                break
+        return kept
 
     def stream(self, first: int, step: int = 1) -> Iterator[Batch]:
         """Yield batches first, first + step, ... without end."""
@@ -253,19 +285,6 @@ def _independent(turns: list[Turn]) -> list[tuple[str, object]]:
     parts: list[tuple[str, object]] = [("text", USER), *_PICTURE]
     for question, answer in turns:
         parts += [("segment", None), *turn_parts(question, answer, opened=True)]
-    return parts
-
-
-def _single(rng: random.Random, scene: Scene, text_weight: float) -> list[tuple[str, object]]:
-    if rng.random() < 0.7:
-        return _independent(_questions(rng, scene, 7, text_weight))
-    language: Language = "en" if rng.random() < 0.55 else "zh"
-    turns = [(q.text, q.answer) for q in follow_ups(rng, scene, language)]
-    others = _questions(rng, scene, 5 - len(turns), text_weight)
-    turns = turns + others if rng.random() < 0.5 else others + turns
-    parts: list[tuple[str, object]] = [("text", USER), *_PICTURE, ("segment", None)]
-    for index, (question, answer) in enumerate(turns):
-        parts += turn_parts(question, answer, opened=index == 0)
     return parts
 
 
