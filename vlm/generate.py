@@ -19,7 +19,7 @@ from vlm.detokenize import TextStream
 from vlm.errors import Stopped
 from vlm.kv_cache import ConversationCaches, FeatureCache, KVCache
 from vlm.model import QwenVL
-from vlm.patches import PatchedPicture, patch_picture
+from vlm.patches import MeasuredPicture, measure_picture
 from vlm.positions import position_ids
 from vlm.prompt import PictureSpan, Prompt
 from vlm.request_checks import AnswerLimits, check_request, room_for_answer
@@ -92,7 +92,7 @@ class _Run:
         """Go from the request to the last token. Raises Stopped and VLMError."""
         request, listener = self._request, self._listener
         check_request(request, self._limits)
-        pictures = self._patch_pictures()
+        pictures = self._measure_pictures()
         prompt = self._model.tokenizer.encode(request.messages, pictures)
         max_new_tokens = room_for_answer(request, prompt, self._limits)
         listener.check()
@@ -118,52 +118,44 @@ class _Run:
         caches.give_back(conversation_id, *forwarded.cut())
         return reason
 
-    # Before the model
-
-    def _patch_pictures(self) -> list[PatchedPicture]:
-        """Resize and cut the pictures of all messages, in order, and pass on their notices."""
-        request, patched = self._request, []
-        notices = [
-            notice
-            for message in request.messages[-1:]
+    def _measure_pictures(self) -> list[MeasuredPicture]:
+        """Find the sizes of the pictures of all messages, in order."""
+        geometry, tokens = self._model.geometry, self._request.max_visual_tokens
+        return [
+            measure_picture(picture, geometry, tokens)
+            for message in self._request.messages
             for picture in message.pictures
-            for notice in picture.notices
         ]
-        pictures = [picture for message in request.messages for picture in message.pictures]
-        if pictures:
-            self._listener.emit(Piece("vision", notices=tuple(dict.fromkeys(notices))))
-        with self._clock.vision():
-            for picture in pictures:
-                self._listener.check()
-                geometry, tokens = self._model.geometry, request.max_visual_tokens
-                patched.append(patch_picture(picture, geometry, tokens))
-        return patched
-
-    # The model
 
     def _encode_pictures(
-        self, prompt: Prompt, pictures: Sequence[PatchedPicture], cached_tokens: int
+        self, prompt: Prompt, pictures: Sequence[MeasuredPicture], cached_tokens: int
     ) -> list[tuple[PictureSpan, VisionFeatures]]:
-        """Return the features of the pictures that are not in the cached prefix."""
+        """Return the features of the pictures that are not in the cached prefix.
+
+        Passes on, before it, what is to be said of the question's own pictures.
+        """
         wanted = [
             (span, picture)
             for span, picture in zip(prompt.spans, pictures, strict=True)
             if span.start + span.length > cached_tokens
         ]
-        patches = [picture.pixel_values.shape[0] for _, picture in wanted]
+        newest = self._request.messages[-1].pictures
+        notices = dict.fromkeys(notice for picture in newest for notice in picture.notices)
+        self._listener.emit(Piece("vision" if wanted else "prefill", notices=tuple(notices)))
+        tokens = [picture.visual_tokens for _, picture in wanted]
         encoded = []
         with self._clock.vision():
             for i, (span, picture) in enumerate(wanted):
-                done, share = sum(patches[:i]) / sum(patches), patches[i] / sum(patches)
+                done, share = sum(tokens[:i]) / sum(tokens), tokens[i] / sum(tokens)
                 encoded.append((span, self._encode(picture, done, share)))
         return encoded
 
-    def _encode(self, picture: PatchedPicture, done: float, share: float) -> VisionFeatures:
+    def _encode(self, picture: MeasuredPicture, done: float, share: float) -> VisionFeatures:
         """Encode one picture, or take its features from the cache."""
         features = self._generator.features.get(picture.key)
         if features is None:
             features = self._model.vision.encode(
-                picture.pixel_values,
+                picture.patch().pixel_values,
                 picture.grid_thw,
                 partial(self._progress, "vision", done, share),
             )
@@ -233,8 +225,6 @@ class _Run:
         )
         forwarded.add([token_id])
         return decoder.logits(hidden)[0]
-
-    # To the listener
 
     def _progress(
         self, stage: Literal["vision", "prefill"], done: float, share: float, fraction: float

@@ -96,8 +96,10 @@ def use_threads(threads: int) -> None:
 
     OMP_NUM_THREADS, when a person set it, counts before the cores.
     """
-    wanted = threads or int(os.environ.get("OMP_NUM_THREADS") or 0) or this_machine().usable_cores
-    torch.set_num_threads(wanted)
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    torch.set_num_threads(
+        threads or (int(asked) if asked.isdigit() else 0) or this_machine().usable_cores
+    )
 
 
 def _find(settings: Settings, report: Report) -> ModelFolder:

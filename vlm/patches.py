@@ -125,23 +125,60 @@ def fit_size(
     return width * side_px, height * side_px
 
 
-def patch_picture(
+@dataclass(frozen=True, eq=False)
+class MeasuredPicture:
+    """One picture with its place in a prompt, before any work on its pixels."""
+
+    picture: Picture
+    size: tuple[int, int]
+    """(width, height) in px the model sees."""
+    geometry: PictureGeometry
+
+    @property
+    def grid_thw(self) -> tuple[int, int, int]:
+        """Patches along time (1), height and width."""
+        patch_size = self.geometry.patch_size
+        return 1, self.size[1] // patch_size, self.size[0] // patch_size
+
+    @property
+    def key(self) -> str:
+        """Stands for exactly the pixel values of patch()."""
+        width, height = self.size
+        return f"{self.picture.content_hash} {width}x{height} {self.geometry}"
+
+    @property
+    def visual_tokens(self) -> int:
+        """Prompt positions this picture takes."""
+        return math.prod(self.grid_thw) // self.geometry.merge_size**2
+
+    def patch(self) -> PatchedPicture:
+        """Resize, normalise and cut the picture."""
+        pixels = np.asarray(self.picture.image.resize(self.size, Image.Resampling.BICUBIC))
+        return PatchedPicture(
+            pixel_values=torch.from_numpy(_cut(pixels, self.geometry)),
+            grid_thw=self.grid_thw,
+            key=self.key,
+            merge_size=self.geometry.merge_size,
+        )
+
+
+def measure_picture(
     picture: Picture, geometry: PictureGeometry, max_visual_tokens: int
-) -> PatchedPicture:
-    """Resize, normalise and cut a picture. Raises PictureError for extreme ratios."""
+) -> MeasuredPicture:
+    """Find the size a picture is seen at. Raises PictureError for extreme ratios."""
     kept_px = picture.image.width * picture.image.height
     if kept_px < picture.width_px * picture.height_px:
         # Enlarging the kept copy again would cost time and show nothing new.
         max_visual_tokens = min(max_visual_tokens, kept_px // geometry.token_side_px**2)
     size = fit_size(picture.width_px, picture.height_px, geometry, max_visual_tokens)
-    pixels = np.asarray(picture.image.resize(size, Image.Resampling.BICUBIC))
-    grid_thw = (1, size[1] // geometry.patch_size, size[0] // geometry.patch_size)
-    return PatchedPicture(
-        pixel_values=torch.from_numpy(_cut(pixels, geometry)),
-        grid_thw=grid_thw,
-        key=f"{picture.content_hash} {size[0]}x{size[1]} {geometry}",
-        merge_size=geometry.merge_size,
-    )
+    return MeasuredPicture(picture, size, geometry)
+
+
+def patch_picture(
+    picture: Picture, geometry: PictureGeometry, max_visual_tokens: int
+) -> PatchedPicture:
+    """Resize, normalise and cut a picture. Raises PictureError for extreme ratios."""
+    return measure_picture(picture, geometry, max_visual_tokens).patch()
 
 
 def _cut(pixels: NDArray[np.uint8], geometry: PictureGeometry) -> NDArray[np.float32]:

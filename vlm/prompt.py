@@ -10,16 +10,31 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
 from vlm.chat import Message
 from vlm.chat_template import ChatTemplate, read_json
 from vlm.errors import CheckpointError, PromptError
-from vlm.patches import PatchedPicture
 
 _IMAGE_PAD = "<|image_pad|>"
+
+
+class PromptPicture(Protocol):
+    """What a prompt must know of a picture: a MeasuredPicture or a PatchedPicture."""
+
+    @property
+    def grid_thw(self) -> tuple[int, int, int]:
+        """Patches along time, height and width."""
+
+    @property
+    def key(self) -> str:
+        """Equal keys mean equal pixel values."""
+
+    @property
+    def visual_tokens(self) -> int:
+        """Prompt positions it takes."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +48,7 @@ class PictureSpan:
     grid_thw: tuple[int, int, int]
     """Patches along time, height and width."""
     key: str
-    """PatchedPicture.key: equal keys mean equal pixel values."""
+    """PromptPicture.key: equal keys mean equal pixel values."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +121,7 @@ class ChatTokenizer:
             stop_ids.append(eos_id)
         return cls(backend, template, tuple(dict.fromkeys(stop_ids)))
 
-    def encode(self, messages: Sequence[Message], pictures: Sequence[PatchedPicture]) -> Prompt:
+    def encode(self, messages: Sequence[Message], pictures: Sequence[PromptPicture]) -> Prompt:
         """Encode a chat up to where the answer starts.
 
         `pictures` are those of all messages, in order of appearance. An answer's own token_ids
@@ -115,7 +130,7 @@ class ChatTokenizer:
         messages = _worth_sending(messages)
         placed = sum(len(message.pictures) for message in messages)
         if placed != len(pictures):
-            raise ValueError(f"{len(pictures)} patched pictures given for {placed} in the chat")
+            raise ValueError(f"{len(pictures)} pictures given for {placed} in the chat")
         exact = [self._exact_ids(message) for message in messages]
         texts = [
             "" if ids else _well_formed(m.text) for m, ids in zip(messages, exact, strict=True)
@@ -147,7 +162,7 @@ class ChatTokenizer:
 class _Writer:
     """Collects the tokens of one prompt."""
 
-    def __init__(self, tokenizer: ChatTokenizer, pictures: Sequence[PatchedPicture]) -> None:
+    def __init__(self, tokenizer: ChatTokenizer, pictures: Sequence[PromptPicture]) -> None:
         self._tokenizer = tokenizer
         self._pictures = pictures
         self._ids: list[int] = []

@@ -15,7 +15,7 @@ from vlm.chat import AnswerStats, AskRequest, ChatEngine, Message, Piece, Sampli
 from vlm.config import Settings, load_settings
 from vlm.engine import Engine
 from vlm.errors import VLMError
-from vlm.images import Picture, open_picture
+from vlm.images import Picture, PictureLimits, open_picture
 
 EXIT_ERROR = 1
 EXIT_STOPPED = 130
@@ -50,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
     engine: Engine | None = None
     try:
         settings = _settings(args)
-        pictures = tuple(open_picture(path) for path in args.pictures)
+        limits = PictureLimits(max_px=int(settings.picture.max_megapixels * 1_000_000))
+        pictures = tuple(open_picture(path, limits=limits) for path in args.pictures)
         engine = Engine(settings)
         return _ask(engine, _request(args, settings, pictures), as_json=args.json)
     except VLMError as error:
