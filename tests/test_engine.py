@@ -395,8 +395,10 @@ def test_not_a_number_is_a_message_and_not_an_endless_answer(engine, model, monk
 def test_a_chat_above_the_context_is_refused_before_any_work(engine, model, monkeypatch):
     monkeypatch.setattr(model.vision, "encode", lambda *args: pytest.fail("work was done"))
     limit = engine._generator.limits.context_tokens
-    with pytest.raises(ContextLengthError, match=f"limit is {limit}"):
+    with pytest.raises(ContextLengthError, match=f"limit is {limit}") as caught:
         list(engine.ask(question(text="word " * limit)))
+    files = {entry.path.name for entry in caught.traceback}
+    assert "generate.py" not in files, "frames of the owner thread would keep tensors alive"
 
 
 def test_too_many_pictures_are_refused(engine):

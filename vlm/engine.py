@@ -112,7 +112,8 @@ class Engine:
             self._changed.notify_all()
         self._thread.join(timeout=10.0)
 
-    # What follows keeps the queue; the condition's lock is held.
+    # What follows keeps the queue. Its list is replaced, never changed, so that it can be read
+    # without the lock.
 
     def _jobs(self) -> list[Job]:
         running = [] if self._running is None else [self._running]
@@ -211,7 +212,7 @@ class Engine:
         try:
             job.finish(generator.answer(job.request, job, job.clock))
         except VLMError as error:
-            job.fail(error)
+            job.fail(_copy(error))
         except Exception as error:
             logger.exception("An answer failed")
             job.fail(_explain(error))
@@ -234,7 +235,7 @@ class Engine:
 
 
 def _copy(error: VLMError) -> VLMError:
-    """Return an equal error for another reader: a raised one gathers each reader's traceback."""
+    """Return an equal error for a reader: the traceback of a raised one keeps tensors alive."""
     return type(error)(*error.args)
 
 
