@@ -1,4 +1,4 @@
-"""A ChatEngine without a model: it answers what a test tells it to, and remembers what it was asked."""
+"""A ChatEngine without a model: answers as a test tells it to, remembers what it was asked."""
 
 from __future__ import annotations
 

@@ -1,0 +1,182 @@
+"""The parts of the page: where they stand and the words on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from vlm.config import IMAGE_DETAILS, Settings
+from vlm.ui.options import PRESENCE_PENALTY, TEMPERATURE, TOP_K, TOP_P, new_tokens_range
+from vlm.ui.texts import EN, Texts
+
+SAMPLING_NAMES = (
+    "temperature", "top_p", "top_k", "presence_penalty", "max_new_tokens", "seed",
+)  # fmt: skip
+PICTURE_TYPES = ["image", ".heic", ".heif", ".avif"]
+LATEX: list[dict[str, str | bool]] = [
+    {"left": "$$", "right": "$$", "display": True},
+    {"left": "\\[", "right": "\\]", "display": True},
+    {"left": "\\(", "right": "\\)", "display": False},
+]
+
+
+@dataclass
+class Parts:
+    """The components of the page."""
+
+    header: gr.HTML
+    retry_load: gr.Button
+    language: gr.Button
+    chat: gr.Chatbot
+    line: gr.HTML
+    box: gr.MultimodalTextbox
+    retry: gr.Button
+    undo: gr.Button
+    clear: gr.Button
+    panel: gr.HTML
+    detail: gr.Radio
+    webcam_fold: gr.Accordion
+    webcam: gr.Image
+    options_fold: gr.Accordion
+    temperature: gr.Slider
+    top_p: gr.Slider
+    top_k: gr.Slider
+    presence_penalty: gr.Slider
+    max_new_tokens: gr.Slider
+    seed: gr.Number
+
+    @property
+    def sampling(self) -> list[Any]:
+        """The inputs that options.read_sampling() reads, in its order."""
+        return [getattr(self, name) for name in SAMPLING_NAMES]
+
+
+def lay_out(settings: Settings, examples: Any) -> Parts:
+    """Put the components where they stand, with English words on them."""
+    words = wording(EN, settings)
+    title = f'<header class="top"><h1>{EN.title}</h1></header>'
+    with gr.Row(elem_id="top", equal_height=True):
+        header = gr.HTML(title, elem_id="header", padding=False)
+        retry_load = _button("retry_load", words, visible=False)
+        language = _button("language", words)
+    with gr.Row(elem_id="main"):
+        with gr.Column(scale=3, min_width=320, elem_id="left"):
+            chat = _chatbot(examples, words["chat"])
+            line = gr.HTML("", elem_id="line", padding=False)
+            box = _question_box(words["box"])
+            with gr.Row(elem_id="buttons"):
+                retry = _button("retry", words, interactive=False)
+                undo = _button("undo", words, interactive=False)
+                clear = _button("clear", words)
+        with gr.Column(scale=1, min_width=280, elem_id="side"):
+            panel = gr.HTML("", elem_id="panel", padding=False)
+            start = settings.picture.max_visual_tokens
+            detail = gr.Radio(value=start, elem_id="detail", **words["detail"])
+            with gr.Accordion(open=False, elem_id="webcam-fold", **words["webcam_fold"]) as fold:
+                webcam = _webcam()
+            with gr.Accordion(open=False, elem_id="options", **words["options_fold"]) as options:
+                inputs = _option_inputs(settings, words)
+    return Parts(
+        header, retry_load, language, chat, line, box, retry, undo, clear, panel, detail,
+        fold, webcam, options, *inputs,
+    )  # fmt: skip
+
+
+def _chatbot(examples: Any, words: dict[str, Any]) -> gr.Chatbot:
+    return gr.Chatbot(
+        elem_id="chat",
+        show_label=False,
+        height="100%",
+        sanitize_html=True,
+        latex_delimiters=LATEX,
+        buttons=["copy", "copy_all"],
+        feedback_options=None,
+        allow_file_downloads=False,
+        examples=examples,
+        group_consecutive_messages=False,
+        **words,
+    )
+
+
+def _option_inputs(settings: Settings, words: dict[str, dict[str, Any]]) -> list[Any]:
+    start = settings.generation
+    ranges = {
+        "temperature": (TEMPERATURE, start.temperature),
+        "top_p": (TOP_P, start.top_p),
+        "top_k": (TOP_K, start.top_k),
+        "presence_penalty": (PRESENCE_PENALTY, start.presence_penalty),
+        "max_new_tokens": (new_tokens_range(settings), start.max_new_tokens),
+    }
+    sliders = [
+        gr.Slider(limits.low, limits.high, value, step=limits.step, buttons=[], **words[name])
+        for name, (limits, value) in ranges.items()
+    ]
+    return [*sliders, gr.Number(start.seed, precision=0, minimum=-1, **words["seed"])]
+
+
+def _button(name: str, words: dict[str, dict[str, Any]], **options: Any) -> gr.Button:
+    return gr.Button(
+        size="sm", elem_id=name.replace("_", "-"), min_width=70, **words[name], **options
+    )
+
+
+def _question_box(words: dict[str, Any]) -> gr.MultimodalTextbox:
+    return gr.MultimodalTextbox(
+        elem_id="box",
+        show_label=False,
+        file_types=PICTURE_TYPES,
+        file_count="multiple",
+        sources=["upload"],
+        submit_btn=True,
+        stop_btn=False,
+        lines=1,
+        max_lines=8,
+        max_plain_text_length=1_000_000,  # a long paste stays text instead of a file
+        **words,
+    )
+
+
+def _webcam() -> gr.Image:
+    return gr.Image(
+        sources=["webcam"],
+        type="filepath",
+        height=220,
+        elem_id="webcam",
+        show_label=False,
+        webcam_options=gr.WebcamOptions(mirror=False),
+    )
+
+
+def wording(texts: Texts, settings: Settings) -> dict[str, dict[str, Any]]:
+    """The words of each part of the page, as the component's own arguments."""
+    words: dict[str, dict[str, Any]] = {
+        "retry_load": {"value": texts.retry_load},
+        "language": {"value": texts.other_language},
+        "chat": {"label": texts.chat, "placeholder": f"### {texts.empty_chat}"},
+        "box": {"label": texts.question, "placeholder": texts.ask_here},
+        "retry": {"value": f"↻ {texts.retry}"},
+        "undo": {"value": f"↶ {texts.undo}"},
+        "clear": {"value": f"✕ {texts.clear}"},
+        "detail": {
+            "label": texts.detail,
+            "info": texts.detail_info,
+            "choices": detail_choices(settings, texts),
+        },
+        "webcam_fold": {"label": texts.webcam},
+        "options_fold": {"label": texts.settings},
+    }
+    for name in SAMPLING_NAMES:
+        words[name] = {"label": getattr(texts, name), "info": getattr(texts, f"{name}_info")}
+    return words
+
+
+def detail_choices(settings: Settings, texts: Texts) -> list[tuple[str, int]]:
+    """The levels of picture detail as (label, visual tokens); a custom one when it is set."""
+    labels = dict(texts.details)
+    choices = [(labels[name], tokens) for name, tokens in IMAGE_DETAILS.items()]
+    custom = settings.picture.max_visual_tokens
+    if custom not in IMAGE_DETAILS.values():
+        choices.append((texts.custom_detail.format(count=custom), custom))
+    return choices
