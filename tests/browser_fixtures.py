@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from browser_tab import Tab
-from fake_engine import READY, FakeEngine, Script
+from fake_engine import FakeEngine
 from PIL import Image
 from playwright.sync_api import Browser, Error, expect, sync_playwright
 
@@ -20,18 +20,21 @@ import demo
 from vlm.config import Settings
 from vlm.ui.look import launch_options
 
+# A busy machine needs longer for the same; nothing waits that long when all is well.
+_TIMEOUT_MS = 1000 * float(os.environ.get("BROWSER_TIMEOUT_S", "20"))
 _FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --use-fake-device-for-media-stream "
     "--use-fake-ui-for-media-stream"
 ).split()
+_LAPTOP = {"viewport": {"width": 1366, "height": 768}, "locale": "en-GB"}
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """One headless Chromium for all tests; in CI a missing one is a failure."""
     system = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-    expect.set_options(timeout=40_000)
+    expect.set_options(timeout=_TIMEOUT_MS)
     with sync_playwright() as playwright:
         try:
             chromium = playwright.chromium.launch(executable_path=system, args=_FLAGS)
@@ -78,41 +81,31 @@ def fake_page(serve: Callable[..., str]) -> tuple[FakeEngine, str]:
 def engine(fake_page: tuple[FakeEngine, str]) -> Iterator[FakeEngine]:
     """The FakeEngine behind the page, as new."""
     engine = fake_page[0]
-    engine.close()
-    engine.script, engine.model_state = Script(), READY
-    engine.is_full, engine.load_retries = False, 0
-    engine.answers.clear()
-    engine.forgotten.clear()
-    engine.may_run.set()
+    engine.reset()
     yield engine
-    engine.close()
-    engine.may_run.set()
+    engine.reset()
+
+
+@pytest.fixture(scope="session")
+def faults() -> list[str]:
+    """What went wrong in the tabs: script errors, requests to other hosts."""
+    return []
 
 
 @pytest.fixture
-def open_tab(browser: Browser, fake_page: tuple[FakeEngine, str]) -> Iterator[Callable[..., Tab]]:
-    """Open tabs; at the end nothing may have failed in them or asked another host."""
-    contexts, faults = [], []
-
-    def open_one(url: str = fake_page[1], **options: Any) -> Tab:
-        settings = {"viewport": {"width": 1366, "height": 768}, "locale": "en-GB"} | options
-        context = browser.new_context(**settings)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: faults.append(f"script error: {error}"))
-        page.on("request", lambda request: _check_address(request.url, url, faults))
-        page.on(
-            "console",
-            lambda said: faults.append(said.text) if "Content Security" in said.text else None,
-        )
-        page.goto(url)
-        expect(page.locator(".panel")).to_be_visible()
-        return Tab(page)
-
-    yield open_one
-    for context in contexts:
-        context.close()
+def no_faults(faults: list[str]) -> Iterator[None]:
+    """Fail the test in which something went wrong in a tab."""
+    faults.clear()
+    yield
     assert not faults
+
+
+def _open(browser: Browser, url: str, faults: list[str], **options: Any) -> Tab:
+    page = browser.new_context(**(_LAPTOP | options)).new_page()
+    page.set_default_timeout(_TIMEOUT_MS)
+    page.on("pageerror", lambda error: faults.append(f"script error: {error}"))
+    page.on("request", lambda request: _check_address(request.url, url, faults))
+    return Tab(page, url)
 
 
 def _check_address(asked: str, url: str, faults: list[str]) -> None:
@@ -121,9 +114,34 @@ def _check_address(asked: str, url: str, faults: list[str]) -> None:
 
 
 @pytest.fixture
-def tab(engine: FakeEngine, open_tab: Callable[..., Tab]) -> Tab:
-    """A tab of 1366 x 768 in English."""
-    return open_tab()
+def open_tab(
+    browser: Browser, fake_page: tuple[FakeEngine, str], faults: list[str], no_faults: None
+) -> Iterator[Callable[..., Tab]]:
+    """Open new tabs, each of another visitor; at the end nothing may have failed in them."""
+    tabs: list[Tab] = []
+
+    def open_one(url: str = fake_page[1], **options: Any) -> Tab:
+        tabs.append(_open(browser, url, faults, **options))
+        return tabs[-1].load()
+
+    yield open_one
+    for tab in tabs:
+        tab.page.context.close()
+
+
+@pytest.fixture(scope="session")
+def shared_tab(browser: Browser, fake_page: tuple[FakeEngine, str], faults: list[str]) -> Tab:
+    """One tab for most tests, because opening the page takes longer than they do."""
+    return _open(browser, fake_page[1], faults).load()
+
+
+@pytest.fixture
+def tab(engine: FakeEngine, shared_tab: Tab, no_faults: None) -> Iterator[Tab]:
+    """A tab of 1366 x 768 in English, with an empty chat."""
+    shared_tab.empty()
+    engine.reset()
+    yield shared_tab
+    engine.reset()
 
 
 @pytest.fixture

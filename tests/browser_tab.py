@@ -7,14 +7,15 @@ import io
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Error, Locator, Page, expect
 
 
 class Tab:
     """What a person sees and does on the page."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: Page, url: str) -> None:
         self.page = page
+        self.url = url
         self.box = page.locator("#box textarea")
         self.send = page.locator("#box .submit-button")
         self.stop = page.locator("#box .stop-button")
@@ -24,6 +25,22 @@ class Tab:
         self.pictures = page.locator("#chat .message-row img")
         self.line = page.locator(".answer-line summary")
         self.toast = page.locator(".toast-body")
+
+    def load(self) -> Tab:
+        """Open the page and wait until it is whole."""
+        self.page.goto(self.url)
+        expect(self.page.locator(".panel")).to_be_visible()
+        return self
+
+    def empty(self) -> None:
+        """Bring the chat back to its beginning; a tab that a failed test broke is loaded again."""
+        try:
+            self.button("clear").click()
+            expect(self.answers).to_have_count(0)
+            expect(self.box).to_have_value("")
+            expect(self.toast).to_have_count(0)
+        except (AssertionError, Error):
+            self.load()
 
     def button(self, name: str) -> Locator:
         """The button under the chat: retry, undo or clear."""

@@ -116,6 +116,15 @@ class FakeEngine:
         """Start with the model loaded."""
         self.may_run.set()
 
+    def reset(self) -> None:
+        """End all answers and be as new."""
+        self.close()
+        self.may_run.set()
+        self.script, self.model_state = Script(), READY
+        self.is_full, self.load_retries, self.rss_bytes = False, 0, 3 * GIB
+        self.answers.clear()
+        self.forgotten.clear()
+
     @property
     def requests(self) -> list[AskRequest]:
         """What was asked, in order."""
