@@ -34,11 +34,11 @@ CHARACTER_SLOTS = 3
 IGNORED = -100
 CHAT_TOKENS = 230
 """Tokens of a packed chat, its picture included: equal lengths waste little on padding."""
+CROWD = SceneMix(shapes=0.0, text=0.0, both=0.0, one_big=0.0, crowd=1.0)
 Turn = tuple[str, str]
 Array = np.ndarray
 
 VISION_GRIDS = ((4, 4), (5, 5), (5, 5), (5, 5), (4, 6), (6, 4), (6, 6))
-SMALL_GRIDS = ((4, 4), (4, 4), (4, 5), (5, 4), (5, 5))
 LARGE_GRIDS = ((6, 6), (6, 6), (6, 6), (5, 7), (7, 5), (4, 8), (8, 4), (5, 5), (4, 4), (4, 6))
 """Rows and columns of visual tokens; the checkpoint's limits are 16 and 36 tokens."""
 
@@ -128,7 +128,9 @@ class Packer:
             if kind == "picture":
                 rows, columns = grid
                 new = [self.pad] * (rows * columns)
-                positions += [(place, place + r, place + c) for r in range(rows) for c in range(columns)]
+                positions += [
+                    (place, place + r, place + c) for r in range(rows) for c in range(columns)
+                ]
                 place += max(rows, columns)
             else:
                 new = self.ids(str(value))
@@ -181,10 +183,12 @@ class BatchMaker:
         with_chats: bool = True,
         easy_vqa: EasyVQA | None = None,
         text_weight: float = 1.0,
+        silent_pictures: int = 0,
     ) -> None:
         self.packer = Packer(tokenizer)
         self.seed, self.pictures, self.mix, self.grids = seed, pictures, mix, grids
         self.with_chats, self.easy_vqa, self.text_weight = with_chats, easy_vqa, text_weight
+        self.silent_pictures = silent_pictures
 
     def make(self, number: int) -> Batch:
         """Make batch `number`."""
@@ -216,12 +220,19 @@ class BatchMaker:
                 chats.append(_pair(rng, new) if two else self._single(rng, new[0], grid))
         if self.with_chats and rng.random() < 0.3:
             chats.append(_text_only(rng))
+        # Crowded pictures with dense labels only; they come last, after those of the chats.
+        for _ in range(self.silent_pictures):
+            scene = self._scene(rng, grid, CROWD)
+            scenes.append(scene)
+            pictures.append(scene.picture)
         pixels = np.stack([_fit(picture, grid) for picture in pictures])
         return _batch(pixels, _labels(scenes, grid), [self.packer.pack(c, grid) for c in chats])
 
-    def _scene(self, rng: random.Random, grid: tuple[int, int]) -> Scene:
+    def _scene(
+        self, rng: random.Random, grid: tuple[int, int], mix: SceneMix | None = None
+    ) -> Scene:
         scale = rng.choice((1.0, 1.5, 2.0, 2.0, 2.7))
-        return draw_scene(rng, grid[1] * CELL_PX, grid[0] * CELL_PX, self.mix, scale)
+        return draw_scene(rng, grid[1] * CELL_PX, grid[0] * CELL_PX, mix or self.mix, scale)
 
     def _single(
         self, rng: random.Random, scene: Scene, grid: tuple[int, int]
@@ -241,10 +252,12 @@ class BatchMaker:
         return parts
 
     def _fit_turns(self, turns: list[Turn], room: int, in_order: bool = False) -> list[Turn]:
-        """Keep the turns that fit into so many tokens; stop at the first that does not, if asked."""
+        """Keep the turns that fit; in order: only those before the first that does not."""
         kept: list[Turn] = []
         for turn in turns:
-            length = sum(len(self.packer.ids(str(text))) for _, text in turn_parts(*turn, opened=False))
+            length = sum(
+                len(self.packer.ids(str(text))) for _, text in turn_parts(*turn, opened=False)
+            )
             if length <= room or not kept:
                 kept.append(turn)
                 room -= length
@@ -359,10 +372,15 @@ def _label_scene(labels: Labels, index: int, scene: Scene, grid: tuple[int, int]
     for thing in scene.things:
         x0, y0, x1, y1 = thing.box
         column, row = np.arange(columns), np.arange(rows)
-        over_x = np.clip(np.minimum(x1 * columns, column + 1) - np.maximum(x0 * columns, column), 0, 1)
+        over_x = np.clip(
+            np.minimum(x1 * columns, column + 1) - np.maximum(x0 * columns, column), 0, 1
+        )
         over_y = np.clip(np.minimum(y1 * rows, row + 1) - np.maximum(y0 * rows, row), 0, 1)
         share = over_y[:, None] * over_x[None, :]
-        middle = min(rows - 1, int(thing.centre[1] * rows)), min(columns - 1, int(thing.centre[0] * columns))
+        middle = (
+            min(rows - 1, int(thing.centre[1] * rows)),
+            min(columns - 1, int(thing.centre[0] * columns)),
+        )
         share[middle] += 0.2
         chosen = share > best
         best[chosen] = share[chosen]

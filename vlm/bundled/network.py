@@ -17,6 +17,7 @@ from transformers import Qwen3VLForConditionalGeneration
 from vlm.bundled.batches import CHARACTER_SLOTS
 from vlm.bundled.scenes import CHARACTERS, COLOURS, SHAPES
 
+
 class _RMSNorm(torch.autograd.Function):
     """RMSNorm with a hand-written gradient: half the passes over memory of autograd's."""
 

@@ -18,13 +18,21 @@ Language = Literal["en", "zh"]
 COLOURS_ZH = dict(
     zip(COLOURS, "红色 橙色 黄色 绿色 青色 蓝色 紫色 粉色 棕色 灰色 黑色 白色".split(), strict=True)
 )
-SHAPES_ZH = dict(
-    zip(SHAPES, "圆形 正方形 长方形 三角形 五角星 十字 心形".split(), strict=True)
-)
+SHAPES_ZH = dict(zip(SHAPES, "圆形 正方形 长方形 三角形 五角星 十字 心形".split(), strict=True))
 POSITIONS_ZH = dict(
     zip(POSITIONS, "左上角 上方 右上角 左边 中间 右边 左下角 下方 右下角".split(), strict=True)
 )
-TOPICS = ("colour", "shape", "count", "position", "yes/no", "background", "read", "describe", "boxes")
+TOPICS = (
+    "colour",
+    "shape",
+    "count",
+    "position",
+    "yes/no",
+    "background",
+    "read",
+    "describe",
+    "boxes",
+)
 HONEST_ANSWER: dict[Language, str] = {
     "en": "This is the small built-in model: it knows shapes, colours and short words only.",
     "zh": "这是内置的小模型：它只认识形状、颜色和短单词。",
@@ -62,9 +70,7 @@ def _only(scene: Scene, attribute: str) -> list[Thing]:
     """Return the shapes whose kind, colour or name no other shape of the scene has."""
     values = [_attribute(thing, attribute) for thing in scene.shapes]
     return [
-        thing
-        for thing, value in zip(scene.shapes, values, strict=True)
-        if values.count(value) == 1
+        thing for thing, value in zip(scene.shapes, values, strict=True) if values.count(value) == 1
     ]
 
 
@@ -81,7 +87,9 @@ def _colour(rng: random.Random, scene: Scene, language: Language) -> Made:
     things = _only(scene, "kind")
     if scene.text and (not things or rng.random() < 0.3):
         if language == "zh":
-            return rng.choice(("文字是什么颜色的？", "字是什么颜色？")), COLOURS_ZH[scene.text.colour]
+            return rng.choice(("文字是什么颜色的？", "字是什么颜色？")), COLOURS_ZH[
+                scene.text.colour
+            ]
         forms = ("What colour is the text?", "What color is the text?", "What colour is the word?")
         return rng.choice(forms), scene.text.colour.capitalize()
     if not things:
@@ -130,13 +138,19 @@ def _count(rng: random.Random, scene: Scene, language: Language) -> Made:
     if pick < 0.5 or not scene.shapes:
         number = len(scene.shapes)
         if language == "zh":
-            return rng.choice(("图中有几个图形？", "有多少个图形？", "一共有几个图形？")), str(number)
+            return rng.choice(("图中有几个图形？", "有多少个图形？", "一共有几个图形？")), str(
+                number
+            )
         forms = ("How many shapes are there?", "How many shapes are in the picture?",
                  "Count the shapes.")  # fmt: skip
         return rng.choice(forms), str(number)
     attribute = "kind" if pick < 0.75 else "colour"
     present = [_attribute(thing, attribute) for thing in scene.shapes]
-    value = rng.choice(present) if rng.random() < 0.7 else rng.choice(SHAPES if pick < 0.75 else list(COLOURS))
+    value = (
+        rng.choice(present)
+        if rng.random() < 0.7
+        else rng.choice(SHAPES if pick < 0.75 else list(COLOURS))
+    )
     number = present.count(value)
     if language == "zh":
         word = SHAPES_ZH[value] if attribute == "kind" else f"{COLOURS_ZH[value]}的图形"
@@ -221,7 +235,9 @@ def _read(rng: random.Random, scene: Scene, language: Language) -> Made:
     if scene.text is None:
         if rng.random() < 0.9:
             return None
-        return ("图中写了什么？", "没有文字") if language == "zh" else ("What does it say?", "No text")
+        return (
+            ("图中写了什么？", "没有文字") if language == "zh" else ("What does it say?", "No text")
+        )
     word = scene.text.text
     if language == "zh":
         forms = ["图中写了什么？", "读出文字。", "请读出图中的文字。"]
@@ -246,7 +262,12 @@ def _describe(rng: random.Random, scene: Scene, language: Language) -> Made:
         parts.append(f"the {scene.text.colour} {noun} {scene.text.text}")
     listed = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
     question = rng.choice(
-        ("Describe the picture.", "Describe this image.", "What do you see?", "What is in the picture?")
+        (
+            "Describe the picture.",
+            "Describe this image.",
+            "What do you see?",
+            "What is in the picture?",
+        )
     )
     return question, f"{_article(scene.background)} background with {listed}.".capitalize()[:1] + (
         f"{_article(scene.background)} background with {listed}."[1:]
@@ -261,8 +282,13 @@ def _boxes(rng: random.Random, scene: Scene, language: Language) -> Made:
     question = (
         rng.choice(("标出所有图形的边界框。", "用JSON给出所有图形的边界框。"))
         if language == "zh"
-        else rng.choice(("Locate all shapes, output the boxes as JSON.", "Find every shape with boxes.",
-                         "List objects with boxes as JSON."))  # fmt: skip
+        else rng.choice(
+            (
+                "Locate all shapes, output the boxes as JSON.",
+                "Find every shape with boxes.",
+                "List objects with boxes as JSON.",
+            )
+        )  # fmt: skip
     )
     if names and (len(things) > MOST_BOXES or rng.random() < 0.6):
         things = [rng.choice(names)]
@@ -270,7 +296,9 @@ def _boxes(rng: random.Random, scene: Scene, language: Language) -> Made:
         question = (
             rng.choice((f"标出{noun}的边界框。", f"{noun}的边界框在哪里？"))
             if language == "zh"
-            else rng.choice((f"Locate the {noun}, output the box as JSON.", f"Give the box of the {noun}."))
+            else rng.choice(
+                (f"Locate the {noun}, output the box as JSON.", f"Give the box of the {noun}.")
+            )
         )
     return question, boxes_json(things, language)
 

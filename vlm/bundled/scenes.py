@@ -156,7 +156,9 @@ def draw_word(rng: random.Random, mix: SceneMix) -> str:
         if choice < 0.25:
             word = rng.choice(mix.words)
         elif choice < 0.50:
-            parts = (rng.choice(_CONSONANTS) + rng.choice(_VOWELS) for _ in range(rng.randint(1, 3)))
+            parts = (
+                rng.choice(_CONSONANTS) + rng.choice(_VOWELS) for _ in range(rng.randint(1, 3))
+            )
             word = "".join(parts) + rng.choice(["", rng.choice(_CONSONANTS)])
         elif choice < 0.68:
             word = "".join(rng.choices(CHARACTERS[:26], k=rng.randint(2, 6)))
@@ -314,7 +316,9 @@ def _star() -> list[tuple[float, float]]:
     for i in range(10):
         radius = 1.0 if i % 2 == 0 else 0.42
         angle = math.pi * i / 5 - math.pi / 2
-        points.append((radius * math.cos(angle) / 0.951, (radius * math.sin(angle) + 0.095) / 0.905))
+        points.append(
+            (radius * math.cos(angle) / 0.951, (radius * math.sin(angle) + 0.095) / 0.905)
+        )
     return points
 
 

@@ -25,7 +25,6 @@ from vlm.bundled import BUNDLED_FOLDER
 from vlm.bundled.batches import (
     IGNORED,
     LARGE_GRIDS,
-    SMALL_GRIDS,
     VISION_GRIDS,
     Batch,
     BatchMaker,
@@ -59,12 +58,23 @@ class Stage:
     with_chats: bool
     dense_weight: float
     text_weight: float = 1.0
+    silent_pictures: int = 0
+    """Crowded pictures per step that are not talked about."""
 
 
 STAGES = {
-    "vision": Stage(900, 32, VISION_GRIDS, SceneMix(text=0.3, one_big=0.3, both=0.1, crowd=2.5), 0.006, 0.5, False, 1.0),
-    "joint": Stage(1500, 24, SMALL_GRIDS, SceneMix(), 0.006, 0.6, True, 0.3),
-    "final": Stage(2500, 24, LARGE_GRIDS, SceneMix(), 0.004, 0.0, True, 0.2),
+    "vision": Stage(
+        900,
+        32,
+        VISION_GRIDS,
+        SceneMix(text=0.3, one_big=0.3, both=0.1, crowd=2.5),
+        0.006,
+        0.5,
+        False,
+        1.0,
+    ),
+    "joint": Stage(700, 24, VISION_GRIDS, SceneMix(), 0.006, 0.6, True, 0.5, silent_pictures=12),
+    "final": Stage(800, 24, LARGE_GRIDS, SceneMix(), 0.005, 0.0, True, 0.4, 1.3, 8),
 }
 
 
@@ -183,6 +193,7 @@ def run_stage(name: str, stage: Stage, run_folder: Path, seed: int, start: str |
     maker = BatchMaker(
         tokenizer, seed + sum(map(ord, name)), stage.pictures, stage.mix, stage.grids,
         stage.with_chats, load_easy_vqa() if stage.with_chats else None, stage.text_weight,
+        stage.silent_pictures,
     )  # fmt: skip
     stream = batches_ahead(maker, 0)
     steppers = optimizers(model, heads, stage)
