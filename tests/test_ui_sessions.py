@@ -1,0 +1,78 @@
+"""Each tab has its own chat, and a tab that left is forgotten in time."""
+
+from __future__ import annotations
+
+import pytest
+
+from vlm.ui import sessions
+from vlm.ui.conversation import Conversation
+from vlm.ui.sessions import Session, Sessions
+
+
+@pytest.fixture
+def left() -> list[Conversation]:
+    return []
+
+
+@pytest.fixture
+def dropped() -> list[Conversation]:
+    return []
+
+
+def test_tabs_have_chats_of_their_own(
+    left: list[Conversation], dropped: list[Conversation]
+) -> None:
+    store = Sessions(left.append, dropped.append)
+    one, other = store.get("a").conversation, store.get("b").conversation
+    assert one is store.get("a").conversation
+    assert one is not other and one.id != other.id
+
+
+def test_clear_drops_the_old_chat(left: list[Conversation], dropped: list[Conversation]) -> None:
+    store = Sessions(left.append, dropped.append)
+    session = store.get("a")
+    old = session.conversation
+    new = store.start_anew(session)
+    assert dropped == [old] and old.is_closed
+    assert store.get("a").conversation is new
+
+
+def test_a_tab_that_comes_back_soon_finds_its_chat(
+    left: list[Conversation], dropped: list[Conversation]
+) -> None:
+    store = Sessions(left.append, dropped.append)
+    chat = store.get("phone").conversation
+    store.leave("phone")
+    assert left == [chat] and dropped == []
+    assert store.get("phone").conversation is chat and not chat.is_closed
+
+
+def test_a_tab_that_left_long_ago_is_dropped(
+    left: list[Conversation], dropped: list[Conversation]
+) -> None:
+    store = Sessions(left.append, dropped.append, kept_after_leaving_s=-1.0)
+    gone, staying = store.get("gone").conversation, store.get("staying").conversation
+    store.leave("gone")
+    assert dropped == [gone]
+    store.leave("never seen")
+    assert store.get("staying").conversation is staying
+    assert len(store) == 1
+
+
+def test_the_longest_unused_tab_makes_place(
+    left: list[Conversation], dropped: list[Conversation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MOST_SESSIONS", 2)
+    store = Sessions(left.append, dropped.append)
+    first, second = store.get("1").conversation, store.get("2").conversation
+    assert store.get("1").conversation is first
+    store.get("3")
+    assert dropped == [second]
+
+
+def test_the_same_again_at_once_is_a_double_click() -> None:
+    session = Session()
+    assert not session.is_repeat("a", (), 10.0)
+    assert session.is_repeat("a", (), 10.0)
+    assert not session.is_repeat("a", ("picture.png",), 10.0)
+    assert not session.is_repeat("a", ("picture.png",), 0.0)
