@@ -76,3 +76,10 @@ def test_the_same_again_at_once_is_a_double_click() -> None:
     assert session.is_repeat("a", (), 10.0)
     assert not session.is_repeat("a", ("picture.png",), 10.0)
     assert not session.is_repeat("a", ("picture.png",), 0.0)
+
+
+def test_a_question_that_was_given_back_may_be_sent_at_once() -> None:
+    session = Session()
+    session.is_repeat("a", (), 10.0)
+    session.expect_repeat()
+    assert not session.is_repeat("a", (), 10.0)

@@ -104,6 +104,7 @@ class Chat:
         turn = chat.take_back()
         if turn is None:
             return _no_changes()
+        session.expect_repeat()
         remove_thumbnails(turn.thumbnails)
         return self._idle(chat, texts)._replace(box=_question_box(turn, box))
 
@@ -121,9 +122,11 @@ class Chat:
 
     def give_back(self, box: dict[str, Any] | None, request: gr.Request) -> Any:
         """Put a question that failed back into the input, unless something new is there."""
-        turns = self.sessions.get(request.session_hash).conversation.turns
+        session = self.sessions.get(request.session_hash)
+        turns = session.conversation.turns
         if not turns or turns[-1].end != "failed" or turns[-1].is_given_back:
             return gr.skip()
+        session.expect_repeat()
         turns[-1].is_given_back = True
         return _question_box(turns[-1], box)
 

@@ -43,6 +43,10 @@ class Session:
         self.last_sent, self.last_sent_at_s = (text, uploads), now_s
         return False
 
+    def expect_repeat(self) -> None:
+        """A question went back into the input: sending it again is meant."""
+        self.last_sent = ("", ())
+
 
 class Sessions:
     """The tabs of one page; safe to use from several threads."""
