@@ -4,13 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import pytest
+import torch
+from huggingface_hub import close_session, constants
+from safetensors.torch import save
+
+from vlm.download import Download, DownloadProgress
+from vlm.hub_listing import list_model
+
+HUB_ID = "Qwen/Tiny"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CONFIG = {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"]}
+WEIGHTS = save({"a": torch.arange(700_000, dtype=torch.float32)})
+NEEDED = {
+    "config.json": json.dumps(CONFIG).encode(),
+    "tokenizer.json": b"{}",
+    "preprocessor_config.json": b"{}",
+    "chat_template.json": b"{}",
+    "model.safetensors": WEIGHTS,
+}
+"""The files of a whole model; its weights are enough to be cut in several places."""
+FILES = {"README.md": b"not needed", **NEEDED, "pytorch_model.bin": b"not needed"}
+NO_WAITS = (0.0, 0.0, 0.0)
 
 
 @dataclass
@@ -18,7 +41,7 @@ class FakeHub:
     """What the hub serves and how it misbehaves; tests change it between requests."""
 
     files: dict[str, bytes]
-    hub_id: str = "Qwen/Tiny"
+    hub_id: str = HUB_ID
     token: str = ""
     breaks_after: list[int] = field(default_factory=list)
     """Bytes after which the next answers with weights are cut, one entry each."""
@@ -115,3 +138,44 @@ def serve(hub: FakeHub) -> Iterator[FakeHub]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def online_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """Run a hub with a small whole model, and let this process be online and ask it."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    close_session()
+    with serve(FakeHub(dict(FILES))) as running:
+        monkeypatch.setattr(constants, "ENDPOINT", running.url)
+        yield running
+    close_session()
+
+
+def fetch(hub: FakeHub, cache: Path, seen: list[DownloadProgress] | None = None) -> Path:
+    """Download the hub's model with retries that do not wait."""
+    collect = (seen if seen is not None else []).append
+    return Download(list_model(hub.hub_id), cache, collect, retry_waits_s=NO_WAITS).run()
+
+
+def weight_requests(hub: FakeHub) -> list[str]:
+    """The Range headers of all requests for weights."""
+    return [wanted for path, wanted, _ in hub.requests if path.endswith("model.safetensors")]
+
+
+def write_model(folder: Path) -> Path:
+    """Write a small whole model."""
+    folder.mkdir(parents=True)
+    for name, content in NEEDED.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def write_cached(cache: Path, commit: str = COMMIT, ref: bool = True) -> Path:
+    """Write a whole model into a hub cache."""
+    storage = cache / "models--Qwen--Tiny"
+    if ref:
+        (storage / "refs").mkdir(parents=True, exist_ok=True)
+        (storage / "refs" / "main").write_text(commit)
+    return write_model(storage / "snapshots" / commit)

@@ -1,4 +1,4 @@
-"""Downloads from a hub: whole, resumed, verified, and refused in words."""
+"""Downloads into the cache: whole, in the hub's own layout, with room and without a rival."""
 
 import hashlib
 import json
@@ -12,55 +12,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from fake_hub import COMMIT, FakeHub, serve
-from huggingface_hub import close_session, constants, try_to_load_from_cache
+from fake_hub import COMMIT, NEEDED, WEIGHTS, FakeHub, fetch, online_hub, weight_requests
+from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.utils import WeakFileLock
-from safetensors.torch import save
 
-from vlm.download import Download, DownloadProgress
-from vlm.errors import CheckpointError, DownloadError, ModelNotFoundError
+from vlm.download import DownloadProgress, Speed
+from vlm.errors import CheckpointError, DownloadError
 from vlm.hub_cache import complete_snapshot
-from vlm.hub_listing import list_model
-
-NO_WAITS = (0.0, 0.0, 0.0)
-WEIGHTS = save({"a": torch.arange(700_000, dtype=torch.float32)})
-CONFIG = json.dumps(
-    {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"]}
-).encode()
-FILES = {
-    "README.md": b"not needed",
-    "config.json": CONFIG,
-    "tokenizer.json": b"{}",
-    "preprocessor_config.json": b"{}",
-    "chat_template.json": b"{}",
-    "model.safetensors": WEIGHTS,
-    "pytorch_model.bin": b"not needed",
-}
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """A hub that serves a small whole model, with the client online."""
-    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    close_session()
-    with serve(FakeHub(dict(FILES))) as running:
-        monkeypatch.setattr(constants, "ENDPOINT", running.url)
+    """A running hub with a small whole model."""
+    with online_hub(monkeypatch) as running:
         yield running
-    close_session()
-
-
-def fetch(hub: FakeHub, cache: Path, seen: list[DownloadProgress] | None = None) -> Path:
-    """Download the hub's model with retries that do not wait."""
-    collect = (seen if seen is not None else []).append
-    return Download(list_model(hub.hub_id), cache, collect, retry_waits_s=NO_WAITS).run()
-
-
-def weight_requests(hub: FakeHub) -> list[str]:
-    """The Range headers of all requests for weights."""
-    return [wanted for path, wanted, _ in hub.requests if path.endswith("model.safetensors")]
 
 
 def test_fetches_only_what_is_needed_into_the_hubs_own_layout(hub: FakeHub, tmp_path: Path) -> None:
@@ -79,110 +44,8 @@ def test_fetches_only_what_is_needed_into_the_hubs_own_layout(hub: FakeHub, tmp_
     found = try_to_load_from_cache(hub.hub_id, "model.safetensors", cache_dir=tmp_path)
     assert found == str(folder / "model.safetensors")
     assert complete_snapshot(hub.hub_id, tmp_path) == folder
-    assert seen[-1].done_bytes == seen[-1].total_bytes == sum(map(len, FILES.values())) - 20
+    assert seen[-1].done_bytes == seen[-1].total_bytes == sum(map(len, NEEDED.values()))
     assert [p.done_bytes for p in seen] == sorted(p.done_bytes for p in seen)
-
-
-def test_goes_on_after_breaks_without_fetching_a_byte_twice(hub: FakeHub, tmp_path: Path) -> None:
-    hub.breaks_after = [1_000_000, 700_000]
-    folder = fetch(hub, tmp_path)
-    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
-    ranges = weight_requests(hub)
-    assert len(ranges) == 3 and ranges[0] == ""
-    starts = [int(r.removeprefix("bytes=").rstrip("-")) for r in ranges[1:]]
-    assert starts == [1_000_000, 1_700_000]
-
-
-def test_part_survives_a_failed_start_and_the_next_one_goes_on(
-    hub: FakeHub, tmp_path: Path
-) -> None:
-    hub.breaks_after = [1_000_000, 0, 0, 0, 0, 0]
-    with pytest.raises(DownloadError, match=r"broke \(.*\).*goes on from there"):
-        fetch(hub, tmp_path)
-    assert complete_snapshot(hub.hub_id, tmp_path) is None
-    hub.breaks_after.clear()
-    hub.requests.clear()
-    folder = fetch(hub, tmp_path)
-    assert weight_requests(hub) == ["bytes=1000000-"]
-    assert complete_snapshot(hub.hub_id, tmp_path) == folder
-
-
-def test_stop_from_progress_keeps_the_part(hub: FakeHub, tmp_path: Path) -> None:
-    def stop_in_the_middle(progress: DownloadProgress) -> None:
-        if progress.done_bytes > 1_500_000:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Download(list_model(hub.hub_id), tmp_path, stop_in_the_middle).run()
-    parts = list((tmp_path / "models--Qwen--Tiny" / "blobs").glob("*.part"))
-    assert len(parts) == 1 and parts[0].stat().st_size > 1_000_000
-    assert (fetch(hub, tmp_path) / "model.safetensors").read_bytes() == WEIGHTS
-
-
-def test_server_without_ranges_and_busy_server(hub: FakeHub, tmp_path: Path) -> None:
-    hub.ignores_ranges = True
-    hub.statuses = [503]
-    hub.breaks_after = [900_000]
-    assert (fetch(hub, tmp_path) / "model.safetensors").read_bytes() == WEIGHTS
-
-
-def test_damaged_content_is_fetched_again_then_refused(hub: FakeHub, tmp_path: Path) -> None:
-    hub.damages = 1
-    assert (fetch(hub, tmp_path / "once") / "model.safetensors").read_bytes() == WEIGHTS
-    hub.damages = 2
-    with pytest.raises(DownloadError, match="arrived damaged twice"):
-        fetch(hub, tmp_path / "twice")
-    assert complete_snapshot(hub.hub_id, tmp_path / "twice") is None
-
-
-def test_wrong_leftovers_of_a_part_do_not_spoil_the_file(hub: FakeHub, tmp_path: Path) -> None:
-    blobs = tmp_path / "models--Qwen--Tiny" / "blobs"
-    blobs.mkdir(parents=True)
-    part = blobs / f"{hashlib.sha256(WEIGHTS).hexdigest()}.part"
-    for leftover in (b"wrong", WEIGHTS + b"too long"):
-        part.write_bytes(leftover)
-        assert (fetch(hub, tmp_path) / "model.safetensors").read_bytes() == WEIGHTS
-        shutil.rmtree(tmp_path / "models--Qwen--Tiny")
-        blobs.mkdir(parents=True)
-
-
-def test_token_goes_to_the_hub_but_not_to_where_it_redirects(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hub.token = "hf_secret"
-    with pytest.raises(ModelNotFoundError, match="HF_TOKEN"):
-        list_model(hub.hub_id)
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    with serve(FakeHub(dict(FILES))) as cdn:
-        # Another name of this machine is another host.
-        hub.moved_to = cdn.url.replace("127.0.0.1", "localhost")
-        hub.breaks_after = cdn.breaks_after = [1_000_000]
-        assert (fetch(hub, tmp_path) / "model.safetensors").read_bytes() == WEIGHTS
-    assert {auth for _, _, auth in cdn.requests} == {""}
-    assert [wanted for _, wanted, _ in cdn.requests] == ["", "bytes=1000000-"]
-
-
-def test_unknown_model_and_model_without_safetensors(hub: FakeHub) -> None:
-    with pytest.raises(ModelNotFoundError, match="has no model Qwen/Nothing"):
-        list_model("Qwen/Nothing")
-    del hub.files["model.safetensors"]
-    with pytest.raises(ModelNotFoundError, match="no config.json with safetensors"):
-        list_model(hub.hub_id)
-
-
-def test_file_names_that_leave_the_folder_are_ignored(hub: FakeHub, tmp_path: Path) -> None:
-    hub.files["../config.json"] = b"evil"
-    hub.files["onnx/model.safetensors"] = b"not ours"
-    names = {file.name for file in list_model(hub.hub_id).files}
-    assert names == set(FILES) - {"README.md", "pytorch_model.bin"}
-
-
-def test_shards_are_preferred_when_an_index_names_them(hub: FakeHub) -> None:
-    hub.files["model.safetensors.index.json"] = b"{}"
-    hub.files["model-00001-of-00002.safetensors"] = WEIGHTS
-    hub.files["model-00002-of-00002.safetensors"] = WEIGHTS
-    names = [file.name for file in list_model(hub.hub_id).files if "safetensors" in file.name]
-    assert "model.safetensors" not in names and len(names) == 3
 
 
 def test_other_architecture_is_refused_before_its_weights_come(
@@ -237,38 +100,6 @@ def test_waits_for_another_program_that_downloads_the_same_file(
     assert complete_snapshot(hub.hub_id, tmp_path) is not None
 
 
-def test_hub_that_accepts_but_never_answers_is_given_up(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import socket
-
-    monkeypatch.setattr("vlm.hub_listing.CONTACT_TIMEOUT_S", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        start = time.monotonic()
-        with pytest.raises(DownloadError, match="cannot be reached"):
-            list_model(hub.hub_id, endpoint)
-        assert time.monotonic() - start < 2
-
-
-def test_name_lookup_that_hangs_is_given_up(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    release = threading.Event()
-    monkeypatch.setattr("vlm.hub_listing.CONTACT_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(
-        "vlm.hub_listing.HfApi.model_info", lambda *args, **kwargs: release.wait(10)
-    )
-    with pytest.raises(DownloadError, match=r"no answer within"):
-        list_model(hub.hub_id)
-    release.set()
-
-
-def test_offline_variable_forbids_asking(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(DownloadError, match="HF_HUB_OFFLINE"):
-        list_model(hub.hub_id)
-    assert hub.requests == []
-
-
 def test_environment_variables_are_honoured_by_a_fresh_process(
     hub: FakeHub, tmp_path: Path
 ) -> None:
@@ -289,3 +120,14 @@ def test_environment_variables_are_honoured_by_a_fresh_process(
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip().startswith(str(tmp_path / "home" / "hub"))
+
+
+def test_speed_is_that_of_the_last_seconds() -> None:
+    speed = Speed()
+    assert speed.add(0.0, 1000) == 0.0 == speed.add(0.3, 1300)
+    assert speed.add(1.0, 2000) == pytest.approx(1000)
+    for second in range(2, 30):
+        speed.add(float(second), 2000 + 10 * second)
+    assert speed.add(30.0, 2300) == pytest.approx(10)
+    speed.restart()
+    assert speed.add(31.0, 9000) == 0.0

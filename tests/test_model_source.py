@@ -1,74 +1,35 @@
 """--model to a folder: cache, download, folder, bundled, and what each says when it cannot."""
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from fake_hub import COMMIT, FakeHub, serve
-from huggingface_hub import close_session, constants
-from safetensors.torch import save
+from fake_hub import HUB_ID, WEIGHTS, FakeHub, online_hub, write_cached, write_model
+from huggingface_hub import constants
 
 from vlm.download import DownloadProgress
 from vlm.errors import CheckpointError, DownloadError, ModelNotFoundError
-from vlm.hub_cache import complete_snapshot, damaged_files
-from vlm.model_source import BUNDLED_FOLDER, ModelFolder, find_model, is_present
+from vlm.hub_cache import complete_snapshot
+from vlm.model_source import BUNDLED_FOLDER, ModelFolder, find_model
 
-CONFIG = json.dumps(
-    {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"]}
-)
-WEIGHTS = save({"a": torch.arange(1000, dtype=torch.float32)})
-FILES = {
-    "config.json": CONFIG.encode(),
-    "tokenizer.json": b"{}",
-    "preprocessor_config.json": b"{}",
-    "chat_template.jinja": b"{{ messages }}",
-    "model.safetensors": WEIGHTS,
-}
-HUB_ID = "Qwen/Tiny"
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A running hub with a small whole model."""
+    with online_hub(monkeypatch) as running:
+        yield running
 
 
 def ignore(progress: DownloadProgress) -> None:
     """Take progress and do nothing."""
 
 
-def write_model(folder: Path) -> Path:
-    """Write a small whole model."""
-    folder.mkdir(parents=True)
-    for name, content in FILES.items():
-        (folder / name).write_bytes(content)
-    return folder
-
-
-def write_cached(cache: Path, commit: str = COMMIT, ref: bool = True) -> Path:
-    """Write a whole model into a hub cache."""
-    storage = cache / "models--Qwen--Tiny"
-    if ref:
-        (storage / "refs").mkdir(parents=True, exist_ok=True)
-        (storage / "refs" / "main").write_text(commit)
-    return write_model(storage / "snapshots" / commit)
-
-
 @pytest.fixture
 def bundled(tmp_path: Path) -> Path:
     """A stand-in for the folder of the bundled model."""
     return write_model(tmp_path / "bundled")
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """A running hub, with the client online."""
-    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    close_session()
-    with serve(FakeHub(dict(FILES))) as running:
-        monkeypatch.setattr(constants, "ENDPOINT", running.url)
-        yield running
-    close_session()
 
 
 def find_auto(cache: Path, bundled: Path, download: bool = True) -> ModelFolder:
@@ -191,49 +152,3 @@ def test_folder_without_config_and_of_another_architecture(tmp_path: Path) -> No
     )
     with pytest.raises(CheckpointError, match=r"Qwen3VLMoe.*Supported.*Mixture-of-experts"):
         find_model(str(folder), ignore)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("model.safetensors", None, "model.safetensors is missing"),
-        ("model.safetensors", WEIGHTS[:-1], "cut off or damaged"),
-        ("model.safetensors", b"", "cut off or damaged"),
-        ("tokenizer.json", None, "tokenizer.json is missing"),
-        ("chat_template.jinja", None, "chat template is missing"),
-        ("model.safetensors.index.json", b"{", "cannot be read"),
-        ("model.safetensors.index.json", b'{"weight_map": {"a": "../a.safetensors"}}', "outside"),
-        (
-            "model.safetensors.index.json",
-            b'{"weight_map": {"a": "model-1-of-1.safetensors"}}',
-            "model-1-of-1.safetensors is missing",
-        ),
-    ],
-)
-def test_damaged_folder_is_refused_by_the_file(
-    tmp_path: Path, name: str, content: bytes | None, words: str
-) -> None:
-    folder = write_model(tmp_path / "model")
-    assert damaged_files(folder) == []
-    if content is None:
-        (folder / name).unlink()
-    else:
-        (folder / name).write_bytes(content)
-    with pytest.raises(CheckpointError, match=words):
-        find_model(str(folder), ignore)
-
-
-def test_cache_prefers_main_and_takes_another_whole_commit(tmp_path: Path) -> None:
-    main = write_cached(tmp_path)
-    other = write_cached(tmp_path, "f" * 40, ref=False)
-    assert complete_snapshot(HUB_ID, tmp_path) == main
-    (main / "config.json").unlink()
-    assert complete_snapshot(HUB_ID, tmp_path) == other
-
-
-def test_is_present(tmp_path: Path) -> None:
-    assert is_present("bundled") and is_present(str(tmp_path))
-    assert not is_present(HUB_ID, tmp_path)
-    write_cached(tmp_path)
-    assert is_present(HUB_ID, tmp_path)
-    assert not is_present("auto", tmp_path)

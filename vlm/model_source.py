@@ -73,14 +73,6 @@ def find_model(
     )
 
 
-def is_present(model: str, cache_folder: Path | None = None) -> bool:
-    """Say whether --model can be loaded without any network."""
-    if model == "bundled" or Path(model).expanduser().is_dir():
-        return True
-    hub_id = DEFAULT_MODEL if model == "auto" else model
-    return complete_snapshot(hub_id, cache_folder or hub_cache_folder()) is not None
-
-
 def _bundled(folder: Path, notice: str) -> ModelFolder:
     if not (folder / CONFIG_FILE).is_file():
         raise ModelNotFoundError(
