@@ -101,10 +101,12 @@ def test_readings_in_quick_succession_keep_the_last_cpu_use() -> None:
 
 def test_a_reading_is_whole_and_takes_no_time() -> None:
     probe = ProcessProbe()
-    probe.read()
-    start_s = time.perf_counter()
-    reading = probe.read()
-    assert time.perf_counter() - start_s < 0.1
+    taken_s = []
+    for _ in range(5):  # the best of five, as a busy machine may slow down any one
+        start_s = time.perf_counter()
+        reading = probe.read()
+        taken_s.append(time.perf_counter() - start_s)
+    assert min(taken_s) < 0.02
     assert 0 < reading.rss_bytes <= reading.peak_rss_bytes
     assert 0 < reading.free.available_bytes <= reading.free.total_bytes
     assert 0 <= reading.cpu_percent <= 100
