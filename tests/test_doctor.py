@@ -10,6 +10,7 @@ import torch
 
 from vlm.checkpoint import working_bytes
 from vlm.commands import doctor
+from vlm.commands.bench_random import GEOMETRY_2B
 from vlm.config import load_settings
 from vlm.decoder import DecoderConfig
 from vlm.hardware import this_machine
@@ -20,40 +21,7 @@ from vlm.skeleton import build_skeleton
 from vlm.vision import VisionConfig
 
 # The published config.json of Qwen3-VL-2B-Instruct, as far as it sets shapes.
-PUBLISHED = {
-    "architectures": ["Qwen3VLForConditionalGeneration"],
-    "model_type": "qwen3_vl",
-    "tie_word_embeddings": True,
-    "text_config": {
-        "model_type": "qwen3_vl_text",
-        "head_dim": 128,
-        "hidden_size": 2048,
-        "intermediate_size": 6144,
-        "max_position_embeddings": 262144,
-        "num_attention_heads": 16,
-        "num_hidden_layers": 28,
-        "num_key_value_heads": 8,
-        "rms_norm_eps": 1e-06,
-        "rope_scaling": {"mrope_interleaved": True, "mrope_section": [24, 20, 20]},
-        "rope_theta": 5000000,
-        "tie_word_embeddings": True,
-        "vocab_size": 151936,
-    },
-    "vision_config": {
-        "model_type": "qwen3_vl_vision",
-        "deepstack_visual_indexes": [5, 11, 17],
-        "depth": 24,
-        "hidden_size": 1024,
-        "in_channels": 3,
-        "intermediate_size": 4096,
-        "num_heads": 16,
-        "num_position_embeddings": 2304,
-        "out_hidden_size": 2048,
-        "patch_size": 16,
-        "spatial_merge_size": 2,
-        "temporal_patch_size": 2,
-    },
-}
+PUBLISHED = json.loads(GEOMETRY_2B.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(autouse=True)
