@@ -60,9 +60,7 @@ class FakeEngine:
         yield Piece("done", stats=clock.stats("cancelled" if self.is_stopped else "stop", (1, 2)))
 
     def state(self):
-        return ModelState(
-            "ready", "Loading it.", model="m", precision="fp32", notice="Small."
-        )
+        return ModelState("ready", "Loading it.", model="m", precision="fp32", notice="Small.")
 
     def memory(self):
         return MemoryReading(1, 2, 3, 4, 5, 6, 7, False, 8.0, 9, 10)
@@ -115,7 +113,8 @@ def test_flags_reach_the_request(fake, red, capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["missing.png", "-q", "x"], "no longer there"),
+        (["missing.png", "-q", "x"], "There is no file missing.png."),
+        ([__file__, "-q", "x"], f"{__file__}: "),
         (["-q", "x", "--config", "nonsense"], "no settings"),
         (["-q", "x", "--precision", "fp7"], "model.precision"),
         (["-q", "x", "--temperature", "nan"], "generation.temperature"),

@@ -9,12 +9,13 @@ import argparse
 import json
 import os
 import sys
+from pathlib import Path
 from typing import TextIO
 
 from vlm.chat import AnswerStats, AskRequest, ChatEngine, Message, Piece, Sampling
 from vlm.config import Settings, load_settings
 from vlm.engine import Engine
-from vlm.errors import VLMError
+from vlm.errors import PictureError, VLMError
 from vlm.images import Picture, PictureLimits, open_picture
 
 EXIT_ERROR = 1
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         settings = _settings(args)
         limits = PictureLimits(max_px=int(settings.picture.max_megapixels * 1_000_000))
-        pictures = tuple(open_picture(path, limits=limits) for path in args.pictures)
+        pictures = tuple(_open(path, limits) for path in args.pictures)
         engine = Engine(settings)
         return _ask(engine, _request(args, settings, pictures), as_json=args.json)
     except VLMError as error:
@@ -67,6 +68,16 @@ def run(args: argparse.Namespace) -> int:
     finally:
         if engine is not None:
             engine.close()
+
+
+def _open(path: str, limits: PictureLimits) -> Picture:
+    """Open one picture file; an error names it, as several may be given. Raises PictureError."""
+    if not Path(path).is_file():
+        raise PictureError(f"There is no file {path}. Check its name and try again.")
+    try:
+        return open_picture(path, limits=limits)
+    except PictureError as error:
+        raise PictureError(f"{path}: {error}") from error
 
 
 def _number_or_name(text: str) -> int | str:
