@@ -24,9 +24,9 @@ from vlm.prompt import ChatTokenizer, Prompt
 
 def measure_stock(job: BenchJob) -> BenchRow:
     """Load transformers' model in fp32 and ask what our engine is asked."""
+    start = time.perf_counter()  # before the import, as our engine's loading counts it, too
     from transformers import Qwen3VLForConditionalGeneration
 
-    start = time.perf_counter()
     model: Any = Qwen3VLForConditionalGeneration.from_pretrained(
         job.folder, dtype=torch.float32, local_files_only=True
     ).eval()
