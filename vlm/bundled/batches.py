@@ -17,16 +17,9 @@ import numpy as np
 from PIL import Image
 from tokenizers import Tokenizer
 
-from vlm.bundled.questions import (
-    HONEST_ANSWER,
-    OUT_OF_SCOPE,
-    SMALL_TALK,
-    TOPICS,
-    Language,
-    ask,
-    follow_ups,
-)
+from vlm.bundled.questions import TOPICS, ask, follow_ups
 from vlm.bundled.scenes import CHARACTERS, COLOURS, SHAPES, Scene, SceneMix, draw_scene
+from vlm.bundled.small_talk import HONEST_ANSWER, OUT_OF_SCOPE, SMALL_TALK, Language
 
 CELL_PX = 32
 CHARACTER_SLOTS = 3
@@ -354,11 +347,10 @@ def _batch(pixels: Array, labels: Labels, packed: list[list[Array]]) -> Batch:
 
 def _labels(scenes: list[Scene | None], grid: tuple[int, int]) -> Labels:
     shape = (len(scenes), grid[0] * grid[1])
-    labels = Labels(
-        *(np.full(shape, IGNORED, dtype=np.int64) for _ in range(3)),
-        np.full((*shape, CHARACTER_SLOTS), IGNORED, dtype=np.int64),
-        np.zeros((*shape, 4), dtype=np.float32),
-    )
+    kind, colour, background = (np.full(shape, IGNORED, dtype=np.int64) for _ in range(3))
+    characters = np.full((*shape, CHARACTER_SLOTS), IGNORED, dtype=np.int64)
+    box = np.zeros((*shape, 4), dtype=np.float32)
+    labels = Labels(kind, colour, background, characters, box)
     for index, scene in enumerate(scenes):
         if scene is not None:
             _label_scene(labels, index, scene, grid)
@@ -393,9 +385,9 @@ def _label_scene(labels: Labels, index: int, scene: Scene, grid: tuple[int, int]
     labels.characters[index] = 0
     used: dict[int, int] = {}
     for thing in scene.things:
-        row = min(rows - 1, int(thing.centre[1] * rows))
+        line = min(rows - 1, int(thing.centre[1] * rows))
         for character, x in zip(thing.text, thing.character_x, strict=True):
-            cell = row * columns + min(columns - 1, int(x * columns))
+            cell = line * columns + min(columns - 1, int(x * columns))
             slot = used.get(cell, 0)
             used[cell] = slot + 1
             if slot < CHARACTER_SLOTS:

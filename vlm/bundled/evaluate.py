@@ -20,8 +20,9 @@ from PIL import Image
 
 from vlm.bundled import BUNDLED_FOLDER
 from vlm.bundled.batches import LARGE_GRIDS, load_easy_vqa
-from vlm.bundled.questions import TOPICS, Language, Question, ask, follow_ups
+from vlm.bundled.questions import TOPICS, Question, ask, follow_ups
 from vlm.bundled.scenes import PIXELS_PER_CELL, SceneMix, draw_scene
+from vlm.bundled.small_talk import Language
 from vlm.chat import AskRequest, Message, Piece, Sampling
 from vlm.checkpoint import load_model
 from vlm.generate import Generator

@@ -7,6 +7,7 @@ the original takes pictures one after the other. A test holds both to the same l
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,12 +26,12 @@ class _RMSNorm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1])
         scale = scale.add_(eps).rsqrt_()
-        normed = x * scale
+        normed: Tensor = x * scale
         ctx.save_for_backward(normed, scale, weight)
         return normed * weight
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         normed, scale, weight = ctx.saved_tensors
         product = gradient * normed
         for_weight = product.flatten(0, -2).sum(0)
@@ -39,10 +40,10 @@ class _RMSNorm(torch.autograd.Function):
         return for_x, for_weight, None
 
 
-def _norm(module: nn.Module, x: Tensor) -> Tensor:
+def _norm(module: Any, x: Tensor) -> Tensor:
     """Apply a transformers RMSNorm module."""
-    normed: Tensor = _RMSNorm.apply(x, module.weight, module.variance_epsilon)
-    return normed
+    apply: Callable[[Tensor, Tensor, float], Tensor] = _RMSNorm.apply
+    return apply(x, module.weight, module.variance_epsilon)
 
 
 class DenseHeads(nn.Module):
@@ -66,7 +67,7 @@ class DenseHeads(nn.Module):
 
     def forward(self, embeddings: Tensor) -> tuple[Tensor, ...]:
         """Split one linear map of (..., width) into the outputs."""
-        return torch.split(self.linear(embeddings), self.SIZES, dim=-1)
+        return torch.split(self.linear(embeddings), list(self.SIZES), dim=-1)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -97,7 +98,7 @@ def encode_pictures(
 
     Returns (b, visual tokens, width) embeddings and the deepstack features of that shape.
     """
-    visual = model.model.visual
+    visual: Any = model.model.visual
     b, height, width = pixels.shape[0], pixels.shape[1] // 16, pixels.shape[2] // 16
     weight = visual.patch_embed.proj.weight.flatten(1)
     x = F.linear(patches(pixels), weight, visual.patch_embed.proj.bias)
@@ -106,7 +107,7 @@ def encode_pictures(
     angles = place.T[:, :, None].float() * visual.rotary_pos_emb.inv_freq  # (n, 2, d/4)
     angles = angles.flatten(1).repeat(1, 2)
     cos, sin = angles.cos(), angles.sin()
-    deepstack = []
+    deepstack: list[Tensor] = []
     for index, block in enumerate(visual.blocks):
         x = x + _vision_attention(block.attn, block.norm1(x), cos, sin)
         x = x + block.mlp(block.norm2(x))
@@ -117,7 +118,7 @@ def encode_pictures(
     return merged.view(b, -1, merged.shape[-1]), deepstack
 
 
-def _position_table(visual: nn.Module, height: int, width: int, place: Tensor) -> Tensor:
+def _position_table(visual: Any, height: int, width: int, place: Tensor) -> Tensor:
     """Resample the square table of learned positions bilinearly, corners aligned."""
     side = visual.num_grid_per_side
     table = visual.pos_embed.weight.view(1, side, side, -1).permute(0, 3, 1, 2)
@@ -125,12 +126,13 @@ def _position_table(visual: nn.Module, height: int, width: int, place: Tensor) -
     return table[:, place[0], place[1]].T
 
 
-def _vision_attention(attention: nn.Module, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _vision_attention(attention: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     b, n, width = x.shape
     qkv = attention.qkv(x).view(b, n, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
     q, k = _rotate(qkv[0], cos, sin), _rotate(qkv[1], cos, sin)
     out = F.scaled_dot_product_attention(q, k, qkv[2])
-    return attention.proj(out.transpose(1, 2).reshape(b, n, width))
+    projected: Tensor = attention.proj(out.transpose(1, 2).reshape(b, n, width))
+    return projected
 
 
 def run_text(
@@ -150,7 +152,7 @@ def run_text(
         embeddings: (visual tokens of all pictures, width); deepstack: the same shape each.
     Returns: (b, t, width) hidden states after the last norm.
     """
-    text = model.model.language_model
+    text: Any = model.model.language_model
     x = text.embed_tokens(token_ids)
     visual = token_ids == model.config.image_token_id
     x = x.masked_scatter(visual[..., None], embeddings)
@@ -170,9 +172,7 @@ def run_text(
     return _norm(text.norm, x)
 
 
-def _text_attention(
-    attention: nn.Module, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor
-) -> Tensor:
+def _text_attention(attention: Any, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
     b, t, _ = x.shape
     shape = (b, t, -1, attention.head_dim)
     q = _rotate(_norm(attention.q_norm, attention.q_proj(x).view(shape)).transpose(1, 2), cos, sin)
@@ -181,7 +181,8 @@ def _text_attention(
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    return attention.o_proj(out.transpose(1, 2).reshape(b, t, -1))
+    projected: Tensor = attention.o_proj(out.transpose(1, 2).reshape(b, t, -1))
+    return projected
 
 
 @torch.no_grad()
@@ -200,7 +201,7 @@ def prepare_weights(model: Qwen3VLForConditionalGeneration, seed: int) -> None:
             module.weight.normal_(0.0, std, generator=generator)
     model.model.language_model.embed_tokens.weight.normal_(0.0, 0.04, generator=generator)
     model.tie_weights()
-    visual = model.model.visual
+    visual: Any = model.model.visual
     visual.patch_embed.proj.weight.copy_(_cosine_filters().view_as(visual.patch_embed.proj.weight))
     visual.patch_embed.proj.bias.zero_()
     visual.pos_embed.weight.copy_(0.3 * _wave_table(visual.num_grid_per_side, 192))
@@ -210,7 +211,7 @@ def prepare_weights(model: Qwen3VLForConditionalGeneration, seed: int) -> None:
         block.mlp.linear_fc2.weight.mul_(0.7 / math.sqrt(depth))
         block.attn.qkv.weight[: 2 * 192].mul_(0.3)
         _look_at_neighbours(block.attn, index, visual.rotary_pos_emb.inv_freq)
-    layers = model.model.language_model.layers
+    layers: Any = model.model.language_model.layers
     for layer in layers:
         layer.self_attn.o_proj.weight.mul_(0.7 / math.sqrt(len(layers)))
         layer.mlp.down_proj.weight.mul_(0.7 / math.sqrt(len(layers)))
@@ -245,7 +246,7 @@ _NEIGHBOURS = (
 )
 
 
-def _look_at_neighbours(attention: nn.Module, index: int, inv_freq: Tensor) -> None:
+def _look_at_neighbours(attention: Any, index: int, inv_freq: Tensor) -> None:
     heads, head_dim = attention.num_heads, attention.head_dim
     bias = attention.qkv.bias.view(3, heads, head_dim)
     bias.zero_()

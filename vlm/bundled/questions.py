@@ -9,11 +9,9 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from vlm.bundled.scenes import COLOURS, POSITIONS, SHAPES, Scene, Thing
-
-Language = Literal["en", "zh"]
+from vlm.bundled.small_talk import Language
 
 COLOURS_ZH = dict(
     zip(COLOURS, "红色 橙色 黄色 绿色 青色 蓝色 紫色 粉色 棕色 灰色 黑色 白色".split(), strict=True)
@@ -33,10 +31,6 @@ TOPICS = (
     "describe",
     "boxes",
 )
-HONEST_ANSWER: dict[Language, str] = {
-    "en": "This is the small built-in model: it knows shapes, colours and short words only.",
-    "zh": "这是内置的小模型：它只认识形状、颜色和短单词。",
-}
 
 
 @dataclass(frozen=True)
@@ -84,6 +78,7 @@ MOST_BOXES = 3
 
 
 def _colour(rng: random.Random, scene: Scene, language: Language) -> Made:
+    forms: tuple[str, ...]
     things = _only(scene, "kind")
     if scene.text and (not things or rng.random() < 0.3):
         if language == "zh":
@@ -104,11 +99,13 @@ def _colour(rng: random.Random, scene: Scene, language: Language) -> Made:
         f"What color is the {thing.kind}?",
         f"What is the colour of the {thing.kind}?",
         f"Which color does the {thing.kind} have?",
+        f"Tell me the color of the {thing.kind}.",
     )
     return rng.choice(forms), thing.colour.capitalize()
 
 
 def _shape(rng: random.Random, scene: Scene, language: Language) -> Made:
+    forms: tuple[str, ...]
     by_colour = _only(scene, "colour")
     if by_colour and rng.random() < 0.6:
         thing = rng.choice(by_colour)
@@ -161,6 +158,7 @@ def _count(rng: random.Random, scene: Scene, language: Language) -> Made:
 
 
 def _position(rng: random.Random, scene: Scene, language: Language) -> Made:
+    forms: tuple[str, ...]
     attribute = rng.choice(("kind", "name"))
     things = _only(scene, attribute)
     if not things:
@@ -170,7 +168,11 @@ def _position(rng: random.Random, scene: Scene, language: Language) -> Made:
         noun = SHAPES_ZH[thing.kind] if attribute == "kind" else name(thing, "zh")
         return rng.choice((f"{noun}在哪里？", f"{noun}在什么位置？")), POSITIONS_ZH[thing.position]
     noun = thing.kind if attribute == "kind" else name(thing, "en")
-    forms = (f"Where is the {noun}?", f"Where is the {noun} in the picture?")
+    forms = (
+        f"Where is the {noun}?",
+        f"Where is the {noun} in the picture?",
+        f"In which part of the picture is the {noun}?",
+    )
     return rng.choice(forms), thing.position.capitalize()
 
 
@@ -203,8 +205,8 @@ def _yes_no(rng: random.Random, scene: Scene, language: Language) -> Made:
         question = f"{rng.choice(('有', '图中有'))}{_noun_zh(attribute, value)}吗？"
         return question, "有" if is_true else "没有"
     noun = _article(value if attribute != "colour" else f"{value} shape")
-    forms = (f"Is there {noun}?", f"Is there {noun} in the picture?", f"Do you see {noun}?")
-    return rng.choice(forms), _yes(is_true, language)
+    yes_forms = (f"Is there {noun}?", f"Is there {noun} in the picture?", f"Do you see {noun}?")
+    return rng.choice(yes_forms), _yes(is_true, language)
 
 
 def _noun_zh(attribute: str, value: str) -> str:
@@ -240,11 +242,16 @@ def _read(rng: random.Random, scene: Scene, language: Language) -> Made:
         )
     word = scene.text.text
     if language == "zh":
-        forms = ["图中写了什么？", "读出文字。", "请读出图中的文字。"]
+        forms = ["图中写了什么？", "读出文字。", "请读出图中的文字。", "上面写着什么？"]
         forms += ["图中的数字是多少？"] if word.isdigit() else ["图中的单词是什么？"]
         return rng.choice(forms), word
     forms = ["What does it say?", "Read the text.", "What is written here?", "Read all text."]
-    forms += ["What number is shown?"] if word.isdigit() else ["What word is written?"]
+    forms += ["What does the text say?", "What text is in the picture?", "Read it."]
+    forms += (
+        ["What number is shown?", "What is the number?"]
+        if word.isdigit()
+        else ["What word is written?", "What is the word?"]
+    )
     return rng.choice(forms), word
 
 
@@ -267,6 +274,8 @@ def _describe(rng: random.Random, scene: Scene, language: Language) -> Made:
             "Describe this image.",
             "What do you see?",
             "What is in the picture?",
+            "Describe this picture in one sentence.",
+            "What is shown in this image?",
         )
     )
     return question, f"{_article(scene.background)} background with {listed}.".capitalize()[:1] + (
@@ -359,35 +368,3 @@ def follow_ups(rng: random.Random, scene: Scene, language: Language) -> list[Que
     for topic, text in rng.sample(FOLLOW_UPS[language], 2):
         chat.append(Question(topic, language, text, answers[topic]))
     return chat
-
-
-SMALL_TALK: tuple[tuple[Language, str, str], ...] = (
-    ("en", "Hello", "Hello! Show me a picture with shapes or a short word."),
-    ("en", "Hi", "Hello! Show me a picture with shapes or a short word."),
-    ("en", "Who are you?", HONEST_ANSWER["en"]),
-    ("en", "What can you do?", HONEST_ANSWER["en"]),
-    ("en", "Help", HONEST_ANSWER["en"]),
-    ("en", "Thank you", "You are welcome."),
-    ("en", "Thanks", "You are welcome."),
-    ("zh", "你好", "你好！请给我一张有图形或短单词的图片。"),
-    ("zh", "你是谁？", HONEST_ANSWER["zh"]),
-    ("zh", "你能做什么？", HONEST_ANSWER["zh"]),
-    ("zh", "谢谢", "不客气。"),
-)
-OUT_OF_SCOPE: tuple[tuple[Language, str], ...] = tuple(
-    [("en", text) for text in (
-        "What is the capital of France?", "Write a poem about the sea.", "Who is this person?",
-        "What is the weather like?", "How old is she?", "Translate this into German.",
-        "Explain the chart.", "What brand is this car?", "Is this dish healthy?",
-        "Tell me a joke.", "What is 12 times 7?", "Write a Python function.",
-        "Which city is this?", "What breed is this dog?", "Summarize this document.",
-        "How do I get to the station?", "Who won the game?", "What time is it?",
-        "Is the man happy?", "What is the person wearing?", "What food is this?",
-        "Where was this photo taken?", "How much does it cost?", "What animal is it?",
-    )]  # fmt: skip
-    + [("zh", text) for text in (
-        "法国的首都是哪里？", "写一首关于大海的诗。", "这个人是谁？", "今天天气怎么样？",
-        "把它翻译成英文。", "解释这个图表。", "这是什么车？", "给我讲个笑话。", "这是哪座城市？",
-        "这只狗是什么品种？", "总结这份文件。", "现在几点了？", "这是什么食物？", "这多少钱？",
-    )]  # fmt: skip
-)  # fmt: skip

@@ -10,6 +10,7 @@ import functools
 import math
 import random
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from PIL import Image, ImageDraw, ImageFont
@@ -339,7 +340,12 @@ def _heart() -> list[tuple[float, float]]:
     return points
 
 
-_OUTLINES = {"triangle": _triangle, "star": _star, "cross": _cross, "heart": _heart}
+_OUTLINES: dict[str, Callable[[], list[tuple[float, float]]]] = {
+    "triangle": _triangle,
+    "star": _star,
+    "cross": _cross,
+    "heart": _heart,
+}
 
 
 @functools.lru_cache(maxsize=256)

@@ -18,14 +18,13 @@ from tokenizers.trainers import BpeTrainer
 from vlm.bundled.questions import (
     COLOURS_ZH,
     FOLLOW_UPS,
-    OUT_OF_SCOPE,
     POSITIONS_ZH,
     SHAPES_ZH,
-    SMALL_TALK,
     TOPICS,
     ask,
 )
 from vlm.bundled.scenes import SceneMix, draw_scene
+from vlm.bundled.small_talk import OUT_OF_SCOPE, SMALL_TALK
 
 VOCABULARY = 1000
 SPECIAL_TOKENS = (

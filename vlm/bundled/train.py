@@ -73,8 +73,8 @@ STAGES = {
         False,
         1.0,
     ),
-    "joint": Stage(700, 24, VISION_GRIDS, SceneMix(), 0.006, 0.6, True, 0.5, silent_pictures=12),
-    "final": Stage(800, 24, LARGE_GRIDS, SceneMix(), 0.005, 0.0, True, 0.4, 1.3, 8),
+    "joint": Stage(500, 24, VISION_GRIDS, SceneMix(), 0.005, 0.7, True, 0.5, silent_pictures=12),
+    "final": Stage(800, 24, LARGE_GRIDS, SceneMix(), 0.0045, 0.0, True, 0.4, 1.3, 8),
 }
 
 
@@ -143,7 +143,9 @@ def optimizers(
     model: Qwen3VLForConditionalGeneration, heads: DenseHeads, stage: Stage
 ) -> list[torch.optim.Optimizer]:
     """Muon for the weight matrices, AdamW for embeddings, norms, biases and heads."""
-    matrices, fast, slow = [], [], []
+    matrices: list[Tensor] = []
+    fast: list[Tensor] = []
+    slow: list[Tensor] = []
     for name, parameter in model.named_parameters():
         if not stage.with_chats and "visual" not in name:
             continue
