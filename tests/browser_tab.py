@@ -49,7 +49,9 @@ class Tab:
     def attach(self, *files: Path) -> None:
         """Add picture files to the input and wait until they are there."""
         before = self.thumbnails.count()
-        self.page.locator("#box input[type=file]").first.set_input_files(list(files))
+        with self.page.expect_file_chooser() as chooser:
+            self.page.locator("#box [data-testid=upload-button]").click()
+        chooser.value.set_files(list(files))
         expect(self.thumbnails).to_have_count(before + len(files))
 
     def ask(self, text: str, *files: Path) -> None:

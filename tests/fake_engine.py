@@ -21,10 +21,10 @@ class Script:
     """How the next answers go."""
 
     words: tuple[str, ...] = ("A ", "red ", "circle.")
-    word_s: float = 0.0
     before: tuple[Piece, ...] = ()
     """Pieces of the wait, given before the first word."""
-    before_s: float = 0.0
+    by_step: bool = False
+    """Whether each piece of the wait and each word is held until FakeEngine.step() lets it go."""
     error: Exception | None = None
     """Raised after the words."""
     finish_reason: FinishReason = "stop"
@@ -65,16 +65,18 @@ class FakeAnswer:
 
     def _run(self) -> Iterator[Piece]:
         script = self._script
-        for piece in script.before:
+        words = [Piece("decode", text=word) for word in script.words]
+        last = Piece("prefill")
+        for index, piece in enumerate((*script.before, *words)):
+            while script.by_step and not self._engine.steps.acquire(timeout=0.1):
+                if self._stop.is_set():
+                    break
+                yield last
+            if self._stop.is_set():
+                yield self._done(max(0, index - len(script.before)), "cancelled")
+                return
             yield piece
-            if self._stop.wait(script.before_s):
-                yield self._done(0, "cancelled")
-                return
-        for count, word in enumerate(script.words):
-            if self._stop.wait(script.word_s) if script.word_s else self._stop.is_set():
-                yield self._done(count, "cancelled")
-                return
-            yield Piece("decode", text=word)
+            last = replace(piece, text="")
         if script.error is not None:
             raise script.error
         yield self._done(len(script.words), script.finish_reason)
@@ -110,11 +112,16 @@ class FakeEngine:
     load_retries: int = 0
     rss_bytes: int = 3 * GIB
     may_run: threading.Event = field(default_factory=threading.Event)
+    steps: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         """Start with the model loaded."""
         self.may_run.set()
+
+    def step(self, count: int = 1) -> None:
+        """Let go of so many pieces of answers that go by step."""
+        self.steps.release(count)
 
     def reset(self) -> None:
         """End all answers and be as new."""
@@ -124,6 +131,7 @@ class FakeEngine:
         self.is_full, self.load_retries, self.rss_bytes = False, 0, 3 * GIB
         self.answers.clear()
         self.forgotten.clear()
+        self.steps = threading.Semaphore(0)
 
     @property
     def requests(self) -> list[AskRequest]:

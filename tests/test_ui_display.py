@@ -10,13 +10,15 @@ import pytest
 from vlm.ui.display import answer_markdown, plain_markdown
 
 MARKUP = (
-    "1. *a* _b_ **c** `d` # e\n# f\n> g\n- h\n+ i\n| j |\n~k~ \\(x\\) $$y$$ ![l](http://m) &lt;"
+    "1. *a* _b_ **c** `d` # e\n# f\n> g\n- h\n+ i\n| j |\n~k~ \\(x\\) $$y$$ "
+    "![l](http://m) www.n.o &lt;"
 )
 
 
 def test_typed_text_loses_all_its_markup_and_no_character() -> None:
     shown = plain_markdown(MARKUP)
     assert not re.search(r"[\\`*_\[\]<>|~$]|^\s*(#|-|\+|\d+\.)", re.sub(r"&#\d+;", "", shown), re.M)
+    assert "://" not in shown and "www." not in shown
     assert html.unescape(shown) == MARKUP
 
 

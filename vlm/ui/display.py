@@ -15,7 +15,7 @@ _CODE = re.compile(
     re.MULTILINE,
 )
 _ENTITY = re.compile(r"&(?=#?\w+;)")
-_MARKUP = re.compile(r"[\\`*_\[\]<>|~$&#]")
+_MARKUP = re.compile(r"[\\`*_\[\]<>|~$&#]|:(?=//)|(?<=www)\.")
 _LINE_START = re.compile(r"^( *)([-+=]|\d+[.)])", re.MULTILINE)
 _INDENT = re.compile(r"^[ \t]+", re.MULTILINE)
 
@@ -38,7 +38,7 @@ def _disarm(text: str) -> str:
 
 
 def plain_markdown(text: str) -> str:
-    """Show a person's text exactly as typed: nothing in it is Markdown, LaTeX or HTML."""
+    """Show a person's text exactly as typed: no Markdown, LaTeX, HTML or link in it."""
     text = _MARKUP.sub(_as_entity, text)
     text = _LINE_START.sub(lambda m: m[1] + m[2][:-1] + f"&#{ord(m[2][-1])};", text)
     return _INDENT.sub(lambda m: "&nbsp;" * len(m[0].expandtabs(4)), text)

@@ -17,6 +17,8 @@ def import_gradio_quickly() -> None:
     """
     # Gradio asks the network for news and reports its use unless told not to.
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    # It also sums up all past events in a table after each event; nobody looks at it here.
+    os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(10**9))
     if "gradio" in sys.modules:
         return
     getfile = inspect.getfile
