@@ -242,7 +242,7 @@ def _read(rng: random.Random, scene: Scene, language: Language) -> Made:
         )
     word = scene.text.text
     if language == "zh":
-        forms = ["图中写了什么？", "读出文字。", "请读出图中的文字。", "上面写着什么？"]
+        forms = ["图中写了什么？", "读出文字。", "请读出图中的文字。", "图中的文字是什么？"]
         forms += ["图中的数字是多少？"] if word.isdigit() else ["图中的单词是什么？"]
         return rng.choice(forms), word
     forms = ["What does it say?", "Read the text.", "What is written here?", "Read all text."]

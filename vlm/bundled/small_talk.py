@@ -34,10 +34,14 @@ OUT_OF_SCOPE: tuple[tuple[Language, str], ...] = tuple(
         "How do I get to the station?", "Who won the game?", "What time is it?",
         "Is the man happy?", "What is the person wearing?", "What food is this?",
         "Where was this photo taken?", "How much does it cost?", "What animal is it?",
+        "What do a soup and a coffee cost together?", "On which day did most visitors come?",
+        "How many people are there?", "What is the total?", "What does the chart show?",
+        "What is the meaning of life?", "Who painted this?", "Is it raining?",
     )]  # fmt: skip
     + [("zh", text) for text in (
         "法国的首都是哪里？", "写一首关于大海的诗。", "这个人是谁？", "今天天气怎么样？",
         "把它翻译成英文。", "解释这个图表。", "这是什么车？", "给我讲个笑话。", "这是哪座城市？",
         "这只狗是什么品种？", "总结这份文件。", "现在几点了？", "这是什么食物？", "这多少钱？",
+        "汤和咖啡一共多少钱？", "哪一天的访客最多？", "图中有几个人？", "图表说明了什么？",
     )]  # fmt: skip
 )  # fmt: skip

@@ -73,8 +73,8 @@ STAGES = {
         False,
         1.0,
     ),
-    "joint": Stage(500, 24, VISION_GRIDS, SceneMix(), 0.005, 0.7, True, 0.5, silent_pictures=12),
-    "final": Stage(800, 24, LARGE_GRIDS, SceneMix(), 0.0045, 0.0, True, 0.4, 1.3, 8),
+    "joint": Stage(250, 24, VISION_GRIDS, SceneMix(), 0.005, 0.7, True, 0.5, silent_pictures=12),
+    "final": Stage(600, 24, LARGE_GRIDS, SceneMix(), 0.0045, 0.0, True, 0.4, 1.3, 8),
 }
 
 
