@@ -10,12 +10,13 @@ import pytest
 from fake_engine import READY, FakeEngine
 
 from vlm.chat import Message, ModelState
+from vlm.model_source import BUNDLED_NOTICE
 from vlm.stats import AnswerClock
 from vlm.ui.answer_line import answer_line, format_seconds, format_speed
 from vlm.ui.conversation import Turn
 from vlm.ui.header import header_html
 from vlm.ui.panel import memory_parts, panel_html
-from vlm.ui.texts import EN, ZH
+from vlm.ui.texts import EN, ZH, Texts
 from vlm.units import GIB, MIB
 
 
@@ -42,12 +43,12 @@ def test_weights_that_are_mapped_but_not_resident_never_overfill_the_bar() -> No
 
 
 @pytest.mark.parametrize("texts", [EN, ZH])
-def test_the_panel_says_machine_or_container(texts: object) -> None:
+def test_the_panel_says_machine_or_container(texts: Texts) -> None:
     reading = FakeEngine().memory()
     assert EN.container in words(panel_html(reading, READY, EN))
     machine = replace(reading, is_container_limit=False)
     assert EN.machine in words(panel_html(machine, READY, EN))
-    assert "mixed" in words(panel_html(reading, READY, texts))  # type: ignore[arg-type]
+    assert "mixed" in words(panel_html(reading, READY, texts))
 
 
 def test_names_and_errors_are_escaped() -> None:
@@ -62,6 +63,20 @@ def test_names_and_errors_are_escaped() -> None:
 def test_a_notice_shows_while_its_model_runs() -> None:
     state = ModelState("ready", model="a", notice="Slow: half of it is on disk.")
     assert "Slow: half of it is on disk." in words(header_html(state, EN))
+
+
+@pytest.mark.parametrize("texts", [EN, ZH])
+def test_the_built_in_model_is_named_and_how_to_get_the_real_one(texts: Texts) -> None:
+    state = ModelState("ready", model="Shapes", is_bundled=True, notice=BUNDLED_NOTICE)
+    said = words(header_html(state, texts))
+    assert said.count(texts.bundled) == 1 and texts.how_to_get_real in said
+
+
+def test_the_reason_for_the_built_in_model_is_shown() -> None:
+    notice = f"{BUNDLED_NOTICE} No network: connect and start again."
+    said = words(header_html(ModelState("ready", is_bundled=True, notice=notice), EN))
+    assert "No network: connect and start again." in said
+    assert said.count("small built-in model") == 1
 
 
 def test_the_line_names_the_last_answer_and_lists_all() -> None:

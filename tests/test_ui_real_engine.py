@@ -17,6 +17,8 @@ pytest_plugins = ("browser_fixtures",)
 # Gradio leaves event loops open.
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
+SCREENSHOTS = Path(__file__).resolve().parent.parent / "screenshots"
+"""Ignored by git; README.md shows a copy of what the suite puts here."""
 GREEDY = {
     "model": {"model": "bundled", "precision": "fp32"},
     "generation": {"temperature": 0.0, "max_new_tokens": 24},
@@ -58,6 +60,8 @@ def test_a_follow_up_reuses_the_cache_and_retry_repeats_the_answer(
     assert tab.answers.first.inner_text() == first
     expect(tab.page.locator(".panel")).to_contain_text("Chats kept ready 1", use_inner_text=True)
 
+    SCREENSHOTS.mkdir(exist_ok=True)
+    tab.page.screenshot(path=SCREENSHOTS / "page.png")
     tab.button("clear").click()
     expect(tab.answers).to_have_count(0)
     wait_until(lambda: engine.memory().conversations == 0)

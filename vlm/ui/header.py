@@ -55,10 +55,11 @@ def _banner(state: ModelState, texts: Texts) -> str:
     if state.stage == "failed":
         return f'<div class="banner failed" role="alert">{html.escape(state.message)}</div>'
     if state.is_bundled:
-        more = state.notice if texts.language == "en" and state.notice else texts.how_to_get_real
+        # The engine's notice is English; it may say why this model runs and what to do.
+        why = state.notice.removeprefix(texts.bundled).strip() if texts.language == "en" else ""
         return (
-            f'<div class="banner bundled" role="note"><strong>{html.escape(texts.bundled)}.'
-            f"</strong> {html.escape(more)}</div>"
+            f'<div class="banner bundled" role="note"><strong>{html.escape(texts.bundled)}'
+            f"</strong> {html.escape(why or texts.how_to_get_real)}</div>"
         )
     if state.notice:
         return f'<div class="banner" role="note">{html.escape(state.notice)}</div>'

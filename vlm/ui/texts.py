@@ -119,11 +119,13 @@ EN = Texts(
     failed="The model could not be loaded",
     closed="The app is shutting down",
     eta="about {time} left",
-    bundled="This is the small built-in model",
+    bundled=(
+        "This is the small built-in model: it knows shapes, colours and short words only, "
+        "not your photos."
+    ),
     how_to_get_real=(
-        "It knows shapes, colours and short words only. For the real one, connect to the "
-        "internet and start again: Qwen3-VL-2B is then downloaded once (about 4.3 GB). "
-        "Or start with --model FOLDER."
+        "For the real one, start with a network and without --model bundled: Qwen3-VL-2B "
+        "is then downloaded once (about 4.3 GB). Or start with --model FOLDER."
     ),
     retry_load="Try again",
     chat="Chat",
@@ -220,9 +222,9 @@ ZH = Texts(
     failed="模型无法加载",
     closed="程序正在关闭",
     eta="大约还需 {time}",
-    bundled="当前是内置的小模型",
+    bundled="当前是内置的小模型：它只认识形状、颜色和短单词，不认识照片。",
     how_to_get_real=(
-        "它只认识形状、颜色和短单词。要使用真正的模型，请连接网络后重新启动："
+        "要使用真正的模型，请连接网络后不带 --model bundled 重新启动："
         "会下载一次 Qwen3-VL-2B（约 4.3 GB）；或用 --model 指定文件夹启动。"
     ),
     retry_load="重试",
