@@ -41,16 +41,19 @@ def url(serve: Callable[..., str], engine: Engine) -> str:
 
 
 def test_a_follow_up_reuses_the_cache_and_retry_repeats_the_answer(
-    engine: Engine, url: str, open_tab: Callable[..., Tab], draw: Callable[..., Path]
+    engine: Engine, url: str, open_tab: Callable[..., Tab]
 ) -> None:
     tab = open_tab(url)
-    tab.ask("What colour is the background?", draw("red", (224, 224)))
+    tab.page.locator("#chat button.example").first.click()
+    expect(tab.thumbnails).to_have_count(1)
+    tab.start("How many shapes are there?")
+    tab.wait_for_end()
     expect(tab.page.locator(".banner.bundled")).to_be_visible()
     expect(tab.line).to_contain_text("· 0 reused")
     first = tab.answers.first.inner_text()
     assert first.strip()
 
-    tab.ask("Is it blue?")
+    tab.ask("What colour is the triangle?")
     expect(tab.line).not_to_contain_text("· 0 reused")
     second = tab.answers.last.inner_text()
     cost = tab.line.inner_text()
