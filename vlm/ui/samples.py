@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradio.utils import get_upload_folder
 from PIL import Image, ImageDraw, ImageFont
 
 from vlm.ui.texts import Language
@@ -31,9 +33,12 @@ class Sample:
 
 
 def draw_samples() -> list[Sample]:
-    """Draw the sample pictures into the page's own folder."""
-    folder = Path(get_upload_folder()) / "samples"
-    folder.mkdir(parents=True, exist_ok=True)
+    """Draw the sample pictures into a folder that is gone when this process ends.
+
+    Not into Gradio's own folder: that is swept of old files, also by other processes.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="sample-pictures-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return [
         Sample(_save(draw, folder / f"{name}.png"), {"en": english, "zh": chinese})
         for name, draw, english, chinese in _SAMPLES
