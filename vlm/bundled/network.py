@@ -18,6 +18,8 @@ from transformers import Qwen3VLForConditionalGeneration
 from vlm.bundled.batches import CHARACTER_SLOTS
 from vlm.bundled.scenes import CHARACTERS, COLOURS, SHAPES
 
+EDGE_BINS = 11
+
 
 class _RMSNorm(torch.autograd.Function):
     """RMSNorm with a hand-written gradient: half the passes over memory of autograd's."""
@@ -50,7 +52,8 @@ class DenseHeads(nn.Module):
     """Reads off every visual token what it shows; used in training only.
 
     Outputs per token: kind (none, shapes, text), colour (none, COLOURS), background colour,
-    characters (3 slots, none + CHARACTERS) and the box of the thing (4 fractions).
+    characters (3 slots, none + CHARACTERS), the box of the thing (4 fractions), the ninth its
+    middle lies in, and the tenth of the picture that each edge of its box lies in (4 times 11).
     """
 
     SIZES = (
@@ -59,6 +62,8 @@ class DenseHeads(nn.Module):
         len(COLOURS),
         *[len(CHARACTERS) + 1] * CHARACTER_SLOTS,
         4,
+        9,
+        *[EDGE_BINS] * 4,
     )
 
     def __init__(self, width: int) -> None:

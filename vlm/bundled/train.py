@@ -23,6 +23,7 @@ from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
 from vlm.bundled import BUNDLED_FOLDER
 from vlm.bundled.batches import (
+    CHARACTER_SLOTS,
     IGNORED,
     LARGE_GRIDS,
     VISION_GRIDS,
@@ -74,13 +75,14 @@ STAGES = {
         1.0,
     ),
     "joint": Stage(250, 24, VISION_GRIDS, SceneMix(), 0.005, 0.7, True, 0.5, silent_pictures=12),
-    "final": Stage(600, 24, LARGE_GRIDS, SceneMix(), 0.0045, 0.0, True, 0.4, 1.3, 8),
+    "final": Stage(580, 20, LARGE_GRIDS, SceneMix(), 0.0045, 0.0, True, 0.6, 1.3, 12),
 }
 
 
 def dense_loss(heads: DenseHeads, embeddings: Tensor, labels: Labels) -> dict[str, Tensor]:
     """Compare what the heads read off every visual token with the truth."""
-    kind, colour, background, *characters, box = heads(embeddings)
+    kind, colour, background, *rest = heads(embeddings)
+    characters, (box, ninth, *edges) = rest[:CHARACTER_SLOTS], rest[CHARACTER_SLOTS:]
     wanted = {name: torch.from_numpy(getattr(labels, name)) for name in labels.__dict__}
     losses = {
         "kind": _cross_entropy(kind, wanted["kind"]),
@@ -96,7 +98,17 @@ def dense_loss(heads: DenseHeads, embeddings: Tensor, labels: Labels) -> dict[st
         losses[f"character{slot}"] = CHARACTER_WEIGHTS[slot] * _cross_entropy(logits, target)
     things = wanted["kind"] > 0
     if things.any():
-        losses["box"] = 4.0 * (box[things] - wanted["box"][things]).abs().mean()
+        true_box = wanted["box"][things]
+        losses["box"] = 4.0 * (box[things] - true_box).abs().mean()
+        middle = (true_box[:, :2] + true_box[:, 2:]).mul(1.5).long().clamp(max=2)
+        losses["ninth"] = 0.5 * F.cross_entropy(ninth[things], middle[:, 1] * 3 + middle[:, 0])
+        tenths = (true_box * 100).round().div(10).long()
+        losses["edges"] = (
+            0.15
+            * torch.stack(
+                [F.cross_entropy(edge[things], tenths[:, i]) for i, edge in enumerate(edges)]
+            ).sum()
+        )
     return losses
 
 
