@@ -90,6 +90,13 @@ def test_temperature_zero_takes_the_largest_logit():
         assert sampler.next(logits(seed)) == int(logits(seed).argmax())
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-38, 1e-6])
+def test_a_temperature_next_to_zero_is_greedy_too(temperature):
+    sampler = Sampler(Sampling(temperature, presence_penalty=0.0, seed=1), 300)
+    for seed in range(20):
+        assert sampler.next(logits(seed)) == int(logits(seed).argmax())
+
+
 def test_presence_penalty_counts_once_and_only_on_the_answers_tokens():
     scores = torch.tensor([5.0, 4.0, 3.8, 0.0])
     sampler = Sampler(Sampling(temperature=0, presence_penalty=1.5), 4)

@@ -11,6 +11,8 @@ from torch import Tensor
 from vlm.chat import Sampling
 from vlm.errors import GenerationError
 
+SMALLEST_TEMPERATURE = 1e-5
+"""Below it the largest logit is certain, and dividing by it would leave the numbers of fp32."""
 LOOP_TOKENS = 192
 LOOP_REPEATS = 4
 LOOP_PERIOD_TOKENS = 256
@@ -46,7 +48,7 @@ class Sampler:
             )
         if self._sampling.presence_penalty:
             logits = logits - self._penalties
-        if self._sampling.temperature <= 0:
+        if self._sampling.temperature < SMALLEST_TEMPERATURE:
             token_id = int(logits.argmax())
         else:
             token_id = self._draw(logits / self._sampling.temperature)
