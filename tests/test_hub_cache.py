@@ -25,6 +25,7 @@ from vlm.model_source import find_model
             b'{"weight_map": {"a": "model-1-of-1.safetensors"}}',
             "model-1-of-1.safetensors is missing",
         ),
+        ("config.json", b"[" * 100_000, "config.json cannot be read"),
     ],
 )
 def test_damaged_folder_is_refused_by_the_file(
@@ -53,6 +54,24 @@ def test_nothing_in_the_cache(tmp_path: Path) -> None:
     (tmp_path / "models--Qwen--Tiny" / "snapshots").mkdir(parents=True)
     assert complete_snapshot(HUB_ID, tmp_path) is None
     assert hub_cache_folder().is_absolute()
+
+
+def test_entries_that_lead_nowhere_do_not_hide_a_whole_model(tmp_path: Path) -> None:
+    whole = write_cached(tmp_path)
+    (whole.parent / "gone").symlink_to(tmp_path / "nothing")
+    assert complete_snapshot(HUB_ID, tmp_path) == whole
+
+
+def test_a_cache_that_may_not_be_read_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cached(tmp_path)
+
+    def refuse(self: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    assert complete_snapshot(HUB_ID, tmp_path) is None
 
 
 def test_shards_come_from_the_index_once_each(tmp_path: Path) -> None:

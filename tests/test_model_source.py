@@ -133,7 +133,15 @@ def test_bundled_folder_given_as_a_path_is_still_known_as_bundled(bundled_folder
 
 
 def test_neither_folder_nor_name(tmp_path: Path) -> None:
-    for wrong in (str(tmp_path / "none"), "./none", "gpt", "a/b/c", "?"):
+    for wrong in (
+        str(tmp_path / "none"),
+        "./none",
+        "gpt",
+        "a/b/c",
+        "?",
+        "~nobody-has-this-name/x",
+        "a" * 5000,
+    ):
         with pytest.raises(ModelNotFoundError, match="neither a folder nor a model's name"):
             find_model(wrong, ignore)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from pathlib import Path
@@ -11,6 +12,8 @@ from safetensors import SafetensorError, safe_open
 
 from vlm.architecture import CONFIG_FILE, read_json
 from vlm.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -75,14 +78,23 @@ def damaged_files(folder: Path) -> list[str]:
 
 def complete_snapshot(hub_id: str, cache_folder: Path) -> Path | None:
     """Return the folder of a whole model in the cache, the one "main" names first, or None."""
-    storage = storage_folder(hub_id, cache_folder)
+    try:
+        return _whole_snapshot(storage_folder(hub_id, cache_folder))
+    except OSError as error:
+        logger.warning("The cache in %s cannot be read: %s", cache_folder, error)
+        return None
+
+
+def _whole_snapshot(storage: Path) -> Path | None:
+    """Look through the snapshots of one model. Raises OSError."""
     snapshots = storage / "snapshots"
     if not snapshots.is_dir():
         return None
-    folders = sorted(snapshots.iterdir(), key=os.path.getmtime, reverse=True)
+    folders = [folder for folder in snapshots.iterdir() if folder.is_dir()]
+    folders.sort(key=os.path.getmtime, reverse=True)
     try:
         main = (storage / "refs" / "main").read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         main = ""
     folders.sort(key=lambda folder: folder.name != main)
-    return next((f for f in folders if f.is_dir() and not damaged_files(f)), None)
+    return next((f for f in folders if not damaged_files(f)), None)

@@ -62,8 +62,7 @@ def find_model(
             if not (bundled_folder / CONFIG_FILE).is_file():
                 raise
             return _bundled(bundled_folder, f"{BUNDLED_NOTICE} {_how_to_get(error)}")
-    folder = Path(model).expanduser()
-    if folder.is_dir():
+    if (folder := _existing_folder(model)) is not None:
         return _from_folder(folder)
     if HUB_ID.fullmatch(model):
         return _from_hub(model, on_progress, cache_folder, download)
@@ -71,6 +70,14 @@ def find_model(
         f"{model!r} is neither a folder nor a model's name. Give auto, bundled, a name such as "
         f"{DEFAULT_MODEL}, or a folder that holds config.json and safetensors."
     )
+
+
+def _existing_folder(name: str) -> Path | None:
+    try:
+        folder = Path(name).expanduser()
+        return folder if folder.is_dir() else None
+    except (OSError, RuntimeError):  # too long, not to be read, or "~" of an unknown person
+        return None
 
 
 def _bundled(folder: Path, notice: str) -> ModelFolder:
