@@ -258,6 +258,10 @@ def test_missing_and_cut_shards(tmp_path: Path, bundled_folder: Path) -> None:
         ({"text_config": {"num_hidden_layers": 4}}, r"11 missing: .*layers\.3\."),
         ({"text_config": {"num_hidden_layers": 2}}, r"11 unexpected: .*layers\.2\."),
         ({"text_config": {"num_hidden_layers": "three"}}, "no model that can be built"),
+        ({"architectures": 5}, "is a 5, which cannot run"),
+        ({"quantization_config": "fp8"}, r"quantised weights \(fp8\)"),
+        ({"text_config": None}, "text_config has no"),
+        ({"text_config": {"rope_parameters": {"mrope_section": [4]}}}, "text_config is damaged"),
         ({"text_config": {"attention_bias": True}}, r"missing: .*self_attn\.\w_proj\.bias"),
     ],
 )

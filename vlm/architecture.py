@@ -22,7 +22,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing; download the model again.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{path} cannot be read ({error}); delete it and download the model again."
         ) from error
@@ -37,6 +37,8 @@ def check_architecture(config: dict[str, Any], source: str) -> None:
     `source` names the model or folder in the message.
     """
     architectures = config.get("architectures") or []
+    if not isinstance(architectures, list):
+        architectures = [architectures]
     model_type = config.get("model_type")
     if model_type != "qwen3_vl" or architectures not in ([], [ARCHITECTURE]):
         found = ", ".join(str(name) for name in architectures) or f"model type {model_type!r}"
@@ -44,8 +46,9 @@ def check_architecture(config: dict[str, Any], source: str) -> None:
         if model_type == "qwen3_vl_moe":
             hint = " Mixture-of-experts models (30B-A3B, 235B-A22B) are not."
         raise CheckpointError(f"{source} is a {found}, which cannot run here. {SUPPORTED}.{hint}")
-    if config.get("quantization_config"):
-        method = config["quantization_config"].get("quant_method", "unknown")
+    if quantization := config.get("quantization_config"):
+        is_table = isinstance(quantization, dict)
+        method = quantization.get("quant_method", "unknown") if is_table else quantization
         raise CheckpointError(
             f"{source} holds quantised weights ({method}), which cannot run here. {SUPPORTED}; "
             "take the model without the suffix (precision is reduced while loading)."

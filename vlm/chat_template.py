@@ -78,7 +78,7 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{path.name} of the model cannot be read ({error}). Download the model again."
         ) from error
@@ -98,7 +98,12 @@ def _templated(index: int, message: Message, text: str) -> dict[str, Any]:
 def _template_source(folder: Path, settings: dict[str, Any]) -> str:
     jinja = folder / "chat_template.jinja"
     if jinja.is_file():
-        return jinja.read_text(encoding="utf-8")
+        try:
+            return jinja.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"{jinja.name} of the model cannot be read ({error}). Download the model again."
+            ) from error
     template = read_json(folder / "chat_template.json").get(
         "chat_template", settings.get("chat_template")
     )

@@ -41,7 +41,7 @@ class DecoderConfig:
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> DecoderConfig:
         """Read a checkpoint's whole config.json. Raises CheckpointError."""
-        text = config.get("text_config", config)
+        text = config.get("text_config") or config
         rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
         rope_type = rope.get("rope_type", rope.get("type", "default"))
         for what, value, supported in (
@@ -76,6 +76,10 @@ class DecoderConfig:
             raise CheckpointError(
                 f"text_config has no {missing}; download the model's config.json again."
             ) from None
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"text_config is damaged ({error}); download the model's config.json again."
+            ) from error
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,7 +49,7 @@ class PictureGeometry:
         path = Path(folder) / "preprocessor_config.json"
         try:
             return cls._from_values(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CheckpointError(
                 f"The model folder has no usable preprocessor_config.json ({error}). "
                 "Download the model again."
