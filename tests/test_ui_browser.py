@@ -182,10 +182,12 @@ def test_pictures_come_by_paste_and_drop(tab: Tab, engine: FakeEngine, kind: str
     assert picture.image.getpixel((0, 0)) == (0, 0, 255)
 
 
-def test_a_photo_comes_from_the_webcam(tab: Tab, engine: FakeEngine) -> None:
+def test_a_photo_comes_from_the_webcam(engine: FakeEngine, open_tab: OpenTab) -> None:
+    tab = open_tab()
     tab.box.fill("Who is it?")
     tab.page.get_by_text("Take a photo").click()
     tab.page.locator("#webcam").get_by_text("Click to Access Webcam").click()
+    tab.page.wait_for_function("document.querySelector('#webcam video')?.videoWidth > 0")
     tab.page.locator("#webcam button[aria-label='capture photo']").click()
     expect(tab.thumbnails).to_have_count(1)
     tab.box.press("Enter")
