@@ -50,6 +50,10 @@ class FakeHub:
     ignores_ranges: bool = False
     damages: int = 0
     """How many of the next answers with weights have a wrong byte."""
+    goes_on_for: int = 0
+    """Bytes that follow the weights although the file ends there."""
+    went_on_for: int = 0
+    """How many of them the other side took, or the network on its way there."""
     moved_to: str = ""
     """Another address that weights are fetched from, as with a CDN."""
     url: str = ""
@@ -106,7 +110,8 @@ class _Handler(BaseHTTPRequestHandler):
             start = int(wanted.removeprefix("bytes=").rstrip("-"))
         body = content[start:]
         self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(body)))
+        if not hub.goes_on_for:
+            self.send_header("Content-Length", str(len(body)))
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         self.end_headers()
@@ -114,6 +119,17 @@ class _Handler(BaseHTTPRequestHandler):
             body = body[: hub.breaks_after.pop(0)]
             self.close_connection = True
         self.wfile.write(body)
+        if hub.goes_on_for:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self.close_connection = True
+        try:
+            while self.hub.went_on_for < self.hub.goes_on_for:
+                self.wfile.write(bytes(1 << 16))
+                self.hub.went_on_for += 1 << 16
+        except OSError:  # the other side has what it wanted
+            pass
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)

@@ -65,6 +65,12 @@ def test_server_without_ranges_and_busy_server(hub: FakeHub, tmp_path: Path) -> 
     assert (fetch(hub, tmp_path) / "model.safetensors").read_bytes() == WEIGHTS
 
 
+def test_server_that_sends_on_after_the_end_is_left(hub: FakeHub, tmp_path: Path) -> None:
+    hub.goes_on_for = 64_000_000
+    assert (fetch(hub, tmp_path) / "model.safetensors").read_bytes() == WEIGHTS
+    assert hub.went_on_for < hub.goes_on_for
+
+
 def test_damaged_content_is_fetched_again_then_refused(hub: FakeHub, tmp_path: Path) -> None:
     hub.damages = 1
     assert (fetch(hub, tmp_path / "once") / "model.safetensors").read_bytes() == WEIGHTS

@@ -140,6 +140,8 @@ class FileDownload:
                 part.write(kept)
                 checksum.update(kept)
                 self._on_bytes(part.tell(), f"Downloading {self._listing.hub_id}")
+                if part.tell() >= self._file.size_bytes:
+                    return  # a broken server or proxy may go on sending without end
 
     def _wait(self, seconds: float, part_bytes: int) -> None:
         end = time.monotonic() + seconds
