@@ -124,6 +124,12 @@ def test_a_flag_under_a_broken_section_is_a_fault_not_a_crash(tmp_path: Path) ->
     assert any("model.precision cannot be set" in fault for fault in faults)
 
 
+@pytest.mark.parametrize("name", ["~nobody-has-this-name/x.toml", "a" * 5000])
+def test_names_that_no_file_can_have(name: str) -> None:
+    with pytest.raises(ConfigError, match="There are no settings"):
+        load_settings(name)
+
+
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r'no settings "defalt"; did you mean "default"\?') as e:
         load_settings("defalt")

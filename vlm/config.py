@@ -154,11 +154,11 @@ def load_settings(
 
 
 def _find_file(name_or_path: str | Path) -> Path:
-    path = Path(name_or_path).expanduser()
+    path = Path(os.path.expanduser(name_or_path))  # unlike Path's, never fails
     is_name = isinstance(name_or_path, str) and path.name == name_or_path and not path.suffix
-    if is_name and (CONFIG_FOLDER / f"{name_or_path}.toml").is_file():
+    if is_name and name_or_path in config_names():
         return CONFIG_FOLDER / f"{name_or_path}.toml"
-    if path.is_file():
+    if os.path.isfile(path):  # unlike Path's, False for a name too long for a file
         return path
     known = ", ".join(config_names())
     hint = _did_you_mean(path.stem, config_names())
