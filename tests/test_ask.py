@@ -183,3 +183,12 @@ def test_a_terminal_sees_one_changing_line_and_a_log_only_new_lines(fake):
         status.show(Piece("decode", text="a"), fake)
     assert terminal.getvalue().count("\r") == 3 and "50%" in terminal.getvalue()
     assert log.getvalue().count("Reading the question") == 1 and "\r" not in log.getvalue()
+
+
+def test_a_terminal_that_does_not_know_a_character_shows_a_question_mark(fake, red, monkeypatch):
+    latin = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr("sys.stdout", latin)
+    assert ask.run(arguments(red, "-q", "\u7ea2?")) == 0
+    latin.write("\u7ea2")
+    latin.flush()
+    assert latin.buffer.getvalue().endswith(b"?")

@@ -172,3 +172,9 @@ def test_what_cannot_be_asked_is_refused_in_words_before_any_work(
     monkeypatch.setattr(model.decoder, "forward", lambda *args: pytest.fail("work was done"))
     with pytest.raises(PromptError, match=fault):
         answer(generator(model), messages, sampling)
+
+
+def test_a_text_no_context_can_hold_is_refused_before_it_is_encoded(model, monkeypatch):
+    monkeypatch.setattr(type(model.tokenizer), "encode", lambda *_: pytest.fail("it was encoded"))
+    with pytest.raises(ContextLengthError, match=r"300000 characters of text; the limit is 65536"):
+        answer(generator(model), [Message("user", "\t \n" * 100_000)])

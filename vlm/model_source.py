@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vlm.architecture import CONFIG_FILE, check_architecture, read_json
 from vlm.download import Download, DownloadProgress, OnProgress
-from vlm.errors import CheckpointError, DownloadError, ModelError, ModelNotFoundError
+from vlm.errors import CheckpointError, ModelError, ModelNotFoundError
 from vlm.hub_cache import complete_snapshot, damaged_files, hub_cache_folder
 from vlm.hub_listing import list_model
 
@@ -90,9 +90,8 @@ def _bundled(folder: Path, notice: str) -> ModelFolder:
 
 
 def _how_to_get(error: ModelError) -> str:
-    action = "Try again" if isinstance(error, DownloadError) else "Start again"
     return (
-        f"The real model is not here: {error} {action} to get {DEFAULT_MODEL.split('/')[1]}, "
+        f"The real model is not here: {error} Start again to get {DEFAULT_MODEL.split('/')[1]}, "
         "or start with --model FOLDER if you have it on disk."
     )
 

@@ -11,6 +11,8 @@ from vlm.config import GenerationSettings
 from vlm.errors import ContextLengthError, PromptError
 from vlm.prompt import Prompt
 
+MOST_TOKEN_CHARACTERS = 32
+
 
 @dataclass(frozen=True)
 class AnswerLimits:
@@ -26,13 +28,21 @@ class AnswerLimits:
 
 
 def check_request(request: AskRequest, limits: AnswerLimits) -> None:
-    """Raise PromptError for too many pictures, or sampling outside the bounds of the settings."""
+    """Raise PromptError for too many pictures or characters, or sampling out of bounds."""
     for message in request.messages:
         if len(message.pictures) > limits.max_pictures:
             raise PromptError(
                 f"This question has {len(message.pictures)} pictures; the limit is "
                 f"{limits.max_pictures}. Remove some, or ask about them one after the other."
             )
+    characters = sum(len(message.text) for message in request.messages)
+    # A token has at most a few dozen characters: more cannot fit, and counting takes seconds.
+    most = limits.context_tokens * MOST_TOKEN_CHARACTERS
+    if characters > most:
+        raise ContextLengthError(
+            f"This chat has {characters} characters of text; the limit is {most}. "
+            "Start a new chat, or shorten the text."
+        )
     if request.max_visual_tokens < 1:
         raise PromptError(
             f"A picture cannot be read with {request.max_visual_tokens} visual tokens. "

@@ -6,6 +6,7 @@ The answer streams to stdout (or is one JSON object), everything else goes to st
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -49,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Ask, print and return the exit code: 0, 1 with a sentence on stderr, 130 after Ctrl-C."""
     engine: Engine | None = None
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal may not know every character
     try:
         settings = _settings(args)
         limits = PictureLimits(max_px=int(settings.picture.max_megapixels * 1_000_000))

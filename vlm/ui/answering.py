@@ -76,10 +76,10 @@ class Chat:
         except VLMError as error:
             gr.Warning(html.escape(str(error)))
             turn = None
+        sampling = read_sampling(self._settings, options)
         if turn is None or not chat.begin(turn):
             yield _no_changes()
             return
-        sampling = read_sampling(self._settings, options)
         yield from self._answer(chat, turn, texts, sampling, detail, is_new=True)
 
     def retry(
@@ -88,13 +88,13 @@ class Chat:
         """Answer the last question again."""
         session = self.sessions.get(request.session_hash)
         chat, texts = session.conversation, texts_in(session.language)
+        sampling = read_sampling(self._settings, options)
         turn = chat.begin_again()
         if turn is None:
             yield _no_changes()
             return
         # A failed question was put back into the input; asked again, it leaves it.
         is_in_box = bool(box) and (box or {}).get("text") == turn.question.text
-        sampling = read_sampling(self._settings, options)
         yield from self._answer(chat, turn, texts, sampling, detail, is_new=is_in_box)
 
     def undo(self, box: dict[str, Any] | None, request: gr.Request) -> Changes:

@@ -27,7 +27,7 @@ class Range:
         """Bring a value into the range; anything that is no number becomes the default."""
         if not isinstance(value, int | float) or isinstance(value, bool):
             return default
-        if math.isnan(value):
+        if isinstance(value, float) and math.isnan(value):
             return default
         return min(self.high, max(self.low, value))
 
