@@ -131,7 +131,8 @@ def test_names_that_no_file_can_have(name: str) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r'no settings "defalt"; did you mean "default"\?') as e:
+    told = r'no settings "defalt"; did you mean "default"\? Give'
+    with pytest.raises(ConfigError, match=told) as e:
         load_settings("defalt")
     assert "default, fast, fine, low_memory, space" in str(e.value)
 

@@ -163,7 +163,7 @@ def _find_file(name_or_path: str | Path) -> Path:
     known = ", ".join(config_names())
     hint = _did_you_mean(path.stem, config_names())
     raise ConfigError(
-        f'There are no settings "{name_or_path}"{hint}. '
+        f'There are no settings "{name_or_path}"{hint or "."} '
         f"Give the path of a TOML file, or one of: {known}."
     )
 
