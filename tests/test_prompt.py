@@ -212,7 +212,7 @@ def test_an_empty_system_prompt_is_left_out(tokenizer):
 
 
 def test_forgotten_pictures_are_a_programming_error(tokenizer):
-    with pytest.raises(ValueError, match="0 patched pictures given for 1"):
+    with pytest.raises(ValueError, match="0 pictures given for 1 in the chat"):
         tokenizer.encode([Message("user", "Hi", (picture(),))], [])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from vlm.ui.outside import POLICY, NoOutsideRequests
@@ -32,8 +33,9 @@ def answer(content_type: bytes, chunks: list[bytes]) -> list[dict[str, Any]]:
         scope = {"type": "http", "method": "GET"}
         await NoOutsideRequests(app)(scope, None, keep)  # type: ignore[arg-type]
 
-    with asyncio.Runner() as runner:
-        runner.run(run())
+    # A thread of its own: the browser tests keep an event loop running in this one.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(run())).result()
     return sent
 
 

@@ -117,6 +117,7 @@ class Chat:
         """Stop, and start an empty chat."""
         session = self.sessions.get(request.session_hash)
         chat = self.sessions.start_anew(session)
+        session.expect_repeat()
         changes = self._idle(chat, texts_in(session.language))
         return changes._replace(box=gr.update(value=None, submit_btn=True, stop_btn=False))
 
