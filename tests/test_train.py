@@ -58,6 +58,15 @@ def test_a_stage_writes_its_checkpoint(name, tmp_path, bundled_folder):
     assert all(bool(tensor.isfinite().all()) for tensor in kept["model"].values())
 
 
+def test_a_stage_goes_on_from_the_committed_weights(tmp_path, bundled_folder):
+    stage = replace(STAGES["vision"], steps=1, pictures=2, grids=((2, 2),), lr=0.0)
+    run_stage("vision", stage, tmp_path, seed=1, start="committed")
+    kept = torch.load(tmp_path / "vision.pt", weights_only=True)["model"]
+    name = "model.visual.blocks.0.mlp.linear_fc1.weight"
+    with safe_open(bundled_folder / "model.safetensors", "pt") as file:
+        torch.testing.assert_close(kept[name], file.get_tensor(name).float())
+
+
 def test_the_export_holds_every_weight_once_in_bf16(tmp_path, bundled_folder):
     config = AutoConfig.from_pretrained(bundled_folder, local_files_only=True)
     model = Qwen3VLForConditionalGeneration(config)

@@ -39,6 +39,9 @@ from vlm.bundled.tokenizer import write_folder
 
 log = logging.getLogger(__name__)
 
+COMMITTED = "committed"
+"""Start from the weights that are committed; the dense heads, used in training only, are new."""
+
 
 CHARACTER_WEIGHTS = (1.0, 0.6, 0.3)
 
@@ -199,7 +202,11 @@ def run_stage(name: str, stage: Stage, run_folder: Path, seed: int, start: str |
     model = Qwen3VLForConditionalGeneration(AutoConfig.from_pretrained(BUNDLED_FOLDER)).float()
     heads = DenseHeads(256)
     prepare_weights(model, seed)
-    if start is not None:
+    if start == COMMITTED:
+        model = Qwen3VLForConditionalGeneration.from_pretrained(
+            BUNDLED_FOLDER, dtype=torch.float32, local_files_only=True
+        ).train()
+    elif start is not None:
         kept = torch.load(run_folder / f"{start}.pt", weights_only=True)
         model.load_state_dict(kept["model"])
         heads.load_state_dict(kept["heads"])
@@ -265,7 +272,7 @@ def main() -> None:
     parser.add_argument("stages", nargs="*", default=[*STAGES], help="vision joint final export")
     parser.add_argument("--run-folder", type=Path, default=Path("runs/bundled"))
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--start", help="checkpoint of the run folder to start from")
+    parser.add_argument("--start", help="checkpoint of the run folder to start from, or committed")
     parser.add_argument("--steps", type=int, help="other than the stage's own number")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     args = parser.parse_args()
