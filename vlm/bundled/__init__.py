@@ -1,6 +1,5 @@
 """The small built-in model: its pictures, its training, its checkpoint folder."""
 
-from pathlib import Path
+from vlm.model_source import BUNDLED_FOLDER
 
-BUNDLED_FOLDER = Path(__file__).parent / "model"
-"""The checkpoint that is committed with the code, laid out like a hub snapshot."""
+__all__ = ["BUNDLED_FOLDER"]

@@ -18,10 +18,17 @@ from PIL import Image
 from tokenizers import Tokenizer
 
 from vlm.bundled.questions import TOPICS, ask, follow_ups
-from vlm.bundled.scenes import CHARACTERS, COLOURS, SHAPES, Scene, SceneMix, draw_scene
+from vlm.bundled.scenes import (
+    CHARACTERS,
+    COLOURS,
+    PIXELS_PER_CELL,
+    SHAPES,
+    Scene,
+    SceneMix,
+    draw_scene,
+)
 from vlm.bundled.small_talk import HONEST_ANSWER, OUT_OF_SCOPE, SMALL_TALK, Language
 
-CELL_PX = 32
 CHARACTER_SLOTS = 3
 """Characters whose middle lies in one visual token, from left to right."""
 IGNORED = -100
@@ -204,7 +211,7 @@ class BatchMaker:
                 scenes.append(None)
                 known = self.easy_vqa.questions[index]
                 turns = self._fit_turns(rng.sample(known, len(known)), CHAT_TOKENS - 40)
-                chats.append(_independent(turns))
+                chats.append(_independent(turns, _PICTURE))
                 continue
             new = [self._scene(rng, grid) for _ in range(2 if two else 1)]
             scenes += new
@@ -225,7 +232,9 @@ class BatchMaker:
         self, rng: random.Random, grid: tuple[int, int], mix: SceneMix | None = None
     ) -> Scene:
         scale = rng.choice((1.0, 1.5, 2.0, 2.0, 2.7))
-        return draw_scene(rng, grid[1] * CELL_PX, grid[0] * CELL_PX, mix or self.mix, scale)
+        return draw_scene(
+            rng, grid[1] * PIXELS_PER_CELL, grid[0] * PIXELS_PER_CELL, mix or self.mix, scale
+        )
 
     def _single(
         self, rng: random.Random, scene: Scene, grid: tuple[int, int]
@@ -233,16 +242,15 @@ class BatchMaker:
         """Write a chat about one picture, of nearly the same length for every picture."""
         room = CHAT_TOKENS - grid[0] * grid[1] - 6
         if rng.random() < 0.7:
-            return _independent(self._fit_turns(_questions(rng, scene, 16, self.text_weight), room))
+            turns = _questions(rng, scene, 16, self.text_weight)
+            return _independent(self._fit_turns(turns, room), _PICTURE)
         language: Language = "en" if rng.random() < 0.55 else "zh"
         turns = [(q.text, q.answer) for q in follow_ups(rng, scene, language)]
         others = _questions(rng, scene, 12, self.text_weight)
         half = self._fit_turns(others, room // 2)
         turns = turns + others if rng.random() < 0.5 else half + turns
         parts: list[tuple[str, object]] = [("text", USER), *_PICTURE, ("segment", None)]
-        for index, (question, answer) in enumerate(self._fit_turns(turns, room, in_order=True)):
-            parts += turn_parts(question, answer, opened=index == 0)
-        return parts
+        return parts + _continued(self._fit_turns(turns, room, in_order=True))
 
     def _fit_turns(self, turns: list[Turn], room: int, in_order: bool = False) -> list[Turn]:
         """Keep the turns that fit; in order: only those before the first that does not."""
@@ -258,15 +266,15 @@ class BatchMaker:
                 break
         return kept
 
-    def stream(self, first: int, step: int = 1) -> Iterator[Batch]:
-        """Yield batches first, first + step, ... without end."""
+    def stream(self, first: int) -> Iterator[Batch]:
+        """Yield batches first, first + 1, ... without end."""
         while True:
             yield self.make(first)
-            first += step
+            first += 1
 
 
 def _fit(picture: Image.Image, grid: tuple[int, int]) -> Array:
-    size = (grid[1] * CELL_PX, grid[0] * CELL_PX)
+    size = (grid[1] * PIXELS_PER_CELL, grid[0] * PIXELS_PER_CELL)
     return np.asarray(picture.resize(size, Image.Resampling.BICUBIC))
 
 
@@ -287,8 +295,17 @@ def _questions(rng: random.Random, scene: Scene, count: int, text_weight: float)
     return turns
 
 
-def _independent(turns: list[Turn]) -> list[tuple[str, object]]:
-    parts: list[tuple[str, object]] = [("text", USER), *_PICTURE]
+def _continued(turns: list[Turn]) -> list[tuple[str, object]]:
+    """Write turns that follow each other; the first has been opened by its picture."""
+    parts: list[tuple[str, object]] = []
+    for index, (question, answer) in enumerate(turns):
+        parts += turn_parts(question, answer, opened=index == 0)
+    return parts
+
+
+def _independent(turns: list[Turn], shown: list[tuple[str, object]]) -> list[tuple[str, object]]:
+    """Write turns that see what is shown and themselves only."""
+    parts: list[tuple[str, object]] = [("text", USER), *shown]
     for question, answer in turns:
         parts += [("segment", None), *turn_parts(question, answer, opened=True)]
     return parts
@@ -307,11 +324,9 @@ def _pair(rng: random.Random, scenes: list[Scene]) -> list[tuple[str, object]]:
                 parts += [("segment", None), *turn_parts(before + question, answer, opened=True)]
         return parts
     parts.append(("segment", None))
-    for index, (question, answer) in enumerate(_asked(rng, scenes[0], language)):
-        parts += turn_parts(question, answer, opened=index == 0)
+    parts += _continued(_asked(rng, scenes[0], language))
     parts += [("text", USER), *_PICTURE]
-    for index, (question, answer) in enumerate(_asked(rng, scenes[1], language)):
-        parts += turn_parts(question, answer, opened=index == 0)
+    parts += _continued(_asked(rng, scenes[1], language))
     return parts
 
 
@@ -323,10 +338,7 @@ def _asked(rng: random.Random, scene: Scene, language: Language) -> list[Turn]:
 def _text_only(rng: random.Random) -> list[tuple[str, object]]:
     turns = [(text, answer) for _, text, answer in rng.sample(SMALL_TALK, 5)]
     turns += [(text, HONEST_ANSWER[language]) for language, text in rng.sample(OUT_OF_SCOPE, 4)]
-    parts: list[tuple[str, object]] = [("text", USER)]
-    for question, answer in turns:
-        parts += [("segment", None), *turn_parts(question, answer, opened=True)]
-    return parts
+    return _independent(turns, shown=[])
 
 
 def _batch(pixels: Array, labels: Labels, packed: list[list[Array]]) -> Batch:

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from PIL import Image
-
 from vlm.bundled import BUNDLED_FOLDER
 from vlm.bundled.batches import LARGE_GRIDS, load_easy_vqa
 from vlm.bundled.questions import TOPICS, Question, ask, follow_ups
@@ -173,16 +171,12 @@ def ask_easy_vqa(generator: Generator, most: int) -> Score:
     for number, (image, turns) in enumerate(zip(known.pictures, known.questions, strict=True)):
         if number >= most:
             break
-        picture = open_picture(_copy(image))
+        picture = open_picture(image)
         for question, right in turns:
             text = answer(generator, "easy", [Message("user", question, (picture,))])
             score.add(text.strip() == right)
         generator.caches.drop("easy")
     return score
-
-
-def _copy(image: Image.Image) -> Image.Image:
-    return image.copy()
 
 
 def table(scores: Scores, easy_vqa: Score) -> str:

@@ -12,7 +12,7 @@ import logging
 import multiprocessing
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -286,7 +286,7 @@ def main() -> None:
             continue
         stage = STAGES[name]
         if args.steps:
-            stage = Stage(**{**stage.__dict__, "steps": args.steps})
+            stage = replace(stage, steps=args.steps)
         if name == "vision" and start is None and not (BUNDLED_FOLDER / "tokenizer.json").exists():
             write_folder(BUNDLED_FOLDER, args.seed)
         run_stage(name, stage, args.run_folder, args.seed, start)
