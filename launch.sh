@@ -94,9 +94,13 @@ need_disk() { # MIB
       "Free some space, or move this folder to a larger disk."
 }
 
+is_installed() { # REQUIREMENTS STAMP
+  cmp -s "$1" "$venv/$2"
+}
+
 # Install a list unless exactly this list was installed before.
 install() { # REQUIREMENTS STAMP MIB
-  cmp -s "$1" "$venv/$2" && return
+  is_installed "$1" "$2" && return
   local options=() log="$venv/install.log"
   rm -f "$log"
   if [ "$(uname -s)" = Linux ] && ! has_nvidia_gpu && grep -q '^torch==' "$1"; then
@@ -177,6 +181,43 @@ find_or_install_chromium() {
   say "No headless Chromium could be installed: the browser tests are skipped. $advice"
 }
 
+# The arguments ask for help only: of the whole, or of one command. (-h may also be a question.)
+wants_help() { # ARGS
+  case "${1:-}" in
+    -h | --help) return 0 ;;
+    serve | ask | bench | doctor | test) case "${2:-}" in -h | --help) return 0 ;; esac ;;
+  esac
+  return 1
+}
+
+short_help() {
+  cat <<'HELP'
+usage: ./launch.sh [FLAGS]                     open the page (the first time, set everything up)
+       ./launch.sh ask IMAGE... -q "QUESTION"  one question, answered in the terminal
+       ./launch.sh bench                       measure this machine
+       ./launch.sh doctor                      say what this machine is and what is missing
+       ./launch.sh test [PYTEST ARGS]          run the linters and all tests
+
+  --model auto|bundled|NAME|FOLDER   which model; bundled is the small one that comes along
+  --config NAME|FILE                 settings: default, fast, fine, low_memory, or a TOML file
+  --precision auto|fp32|mixed|int8   how the weights are kept
+  --detail fast|balanced|fine|N      visual tokens per picture
+  --host ADDRESS, --port NUMBER      where the page is served (127.0.0.1, 7860)
+
+Environment: PYTHON is the Python to set up with, TORCH_INDEX where CPU builds of torch are.
+HELP
+}
+
+# Help must not wait for gigabytes: the app's own where it is installed, else a short one.
+show_help() { # ARGS
+  if [ "$1" != test ] && is_installed "$here/requirements.txt" .installed-requirements; then
+    exec "$(venv_python)" "$here/demo.py" "$@"
+  fi
+  short_help
+  [ "$1" = test ] ||
+    printf '%s\n' "Every flag: the same again once the app is set up; any start does that."
+}
+
 # Run every check even when one fails, so that one run shows all there is to mend.
 run_tests() { # PYTEST ARGS
   local python failed=""
@@ -189,6 +230,10 @@ run_tests() { # PYTEST ARGS
   [ -z "$failed" ] || die "failed:$failed"
 }
 
+if wants_help "$@"; then
+  show_help "$@"
+  exit
+fi
 make_environment
 # In MiB; with a GPU torch's own libraries take most of it.
 if has_nvidia_gpu; then need=12000; else need=4000; fi

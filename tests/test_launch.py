@@ -159,6 +159,27 @@ def test_a_broken_environment_is_made_anew(tmp_path: Path) -> None:
     assert json.loads(done.stdout)[3] == "installed"
 
 
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["ask", "--help"], ["test", "-h"]])
+def test_help_installs_nothing(tmp_path: Path, words: list[str]) -> None:
+    root = make_checkout(tmp_path, "no-such-package==9\n")
+    shown = launch(root, *words, PATH=str(bare_path(tmp_path)), PYTHON="")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "./launch.sh ask IMAGE..." in shown.stdout and "--model" in shown.stdout
+    assert ("Every flag" in shown.stdout) == (words[0] != "test")
+    assert not (root / ".venv").exists()
+
+
+def test_once_installed_the_apps_own_help_is_shown(installed: Path) -> None:
+    for words in (["--help"], ["doctor", "-h"]):
+        shown = launch(installed, *words)
+        assert json.loads(shown.stdout)[0] == words and shown.stderr == ""
+
+
+def test_a_question_that_looks_like_a_flag_is_no_call_for_help(installed: Path) -> None:
+    words = ["ask", "a.png", "-q", "-h"]
+    assert json.loads(launch(installed, *words).stdout)[0] == words
+
+
 # What follows needs no real environment: fake tools stand before the real ones on PATH.
 
 
