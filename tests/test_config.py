@@ -114,9 +114,24 @@ def test_a_bad_flag_is_told_apart_from_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, "[generation]\ntop_k = -1\n")
     assert fault_lines(path, {"server.port": 0, "server.prt": 1}) == [
         "- generation.top_k = -1: must be greater than or equal to 0",
-        "- server.port (from a flag) = 0: must be greater than or equal to 1",
+        "- server.port (from --port) = 0: must be greater than or equal to 1",
         '- server.prt (from a flag) is unknown; did you mean "port"?',
     ]
+
+
+def test_a_file_that_is_right_is_not_blamed_for_a_flag(tmp_path: Path) -> None:
+    path = write(tmp_path, "[server]\nport = 8000\n")
+    with pytest.raises(ConfigError) as caught:
+        load_settings(path, {"server.port": 99999})
+    assert str(caught.value) == (
+        "These settings cannot be used:\n"
+        "- server.port (from --port) = 99999: must be less than or equal to 65535"
+    )
+    with pytest.raises(ConfigError, match=r"server\.port \(from PORT\) = 0") as caught:
+        load_settings(path, {"server.port": 0}, {"server.port": "PORT"})
+    path.write_text("[model]\nprecision = 'int9'\n")
+    with pytest.raises(ConfigError, match=f"The settings in {path} cannot be used"):
+        load_settings(path, {"server.port": 0})
 
 
 def test_a_flag_under_a_broken_section_is_a_fault_not_a_crash(tmp_path: Path) -> None:

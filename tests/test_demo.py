@@ -119,6 +119,18 @@ def test_flags_go_over_the_settings_file(monkeypatch: pytest.MonkeyPatch) -> Non
     assert serve.read_settings(parser.parse_args(["--port", "7001"])).server.port == 7001
 
 
+@pytest.mark.parametrize("is_flag", [True, False])
+def test_a_wrong_port_is_laid_to_who_gave_it(
+    is_flag: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not is_flag:
+        monkeypatch.setenv("GRADIO_SERVER_PORT", "99999")
+    assert demo.main(["--port", "99999"] if is_flag else []) == 2
+    said = capsys.readouterr().err
+    assert f"(from {'--port' if is_flag else 'GRADIO_SERVER_PORT'}) = 99999" in said
+    assert ".toml" not in said
+
+
 def test_inside_a_space_the_page_is_reachable_from_outside(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

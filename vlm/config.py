@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +22,19 @@ from vlm.units import GIB, MIB, parse_bytes
 CONFIG_FOLDER = Path(__file__).resolve().parent.parent / "configs"
 IMAGE_DETAILS: Mapping[str, int] = {"fast": 256, "balanced": 512, "fine": 1280}
 """Visual tokens a picture may take, by name."""
+LEAST_VISUAL_TOKENS, MOST_VISUAL_TOKENS = 16, 16384
+"""Bounds of what a picture may take, as a number."""
+FLAGS: Mapping[str, str] = {
+    "model.model": "--model",
+    "model.precision": "--precision",
+    "generation.max_new_tokens": "--max-new-tokens",
+    "generation.temperature": "--temperature",
+    "generation.seed": "--seed",
+    "picture.image_detail": "--detail",
+    "server.host": "--host",
+    "server.port": "--port",
+}
+"""Which flag sets a key, so that a message can name it."""
 
 
 def _read_bytes(value: object) -> object:
@@ -31,11 +44,13 @@ def _read_bytes(value: object) -> object:
 def _read_image_detail(value: object) -> object:
     names = ", ".join(f'"{name}"' for name in IMAGE_DETAILS)
     if isinstance(value, str) and value not in IMAGE_DETAILS:
-        raise ValueError(f"must be {names} or a number{_did_you_mean(value, IMAGE_DETAILS)}")
+        raise ValueError(f"must be {names} or a number{did_you_mean(value, IMAGE_DETAILS)}")
     if not isinstance(value, str | int) or isinstance(value, bool):
         raise ValueError(f"must be {names} or a whole number of visual tokens")
-    if isinstance(value, int) and not 16 <= value <= 16384:
-        raise ValueError("as a number must be from 16 to 16384 visual tokens")
+    if isinstance(value, int) and not LEAST_VISUAL_TOKENS <= value <= MOST_VISUAL_TOKENS:
+        raise ValueError(
+            f"as a number must be from {LEAST_VISUAL_TOKENS} to {MOST_VISUAL_TOKENS} visual tokens"
+        )
     return value
 
 
@@ -127,7 +142,9 @@ def config_names() -> tuple[str, ...]:
 
 
 def load_settings(
-    name_or_path: str | Path | None = None, overrides: Mapping[str, object] | None = None
+    name_or_path: str | Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    sources: Mapping[str, str] | None = None,
 ) -> Settings:
     """Read a settings file and put the flags over it.
 
@@ -135,6 +152,7 @@ def load_settings(
         name_or_path: a name in configs/, a TOML file, or None for "default"
             ("space" inside a Hugging Face Space).
         overrides: "section.key" to value; None means that the flag was not given.
+        sources: "section.key" to where its value came from, when not from its flag in FLAGS.
     Raises: ConfigError that names every fault at once.
     """
     if name_or_path is None:
@@ -142,14 +160,18 @@ def load_settings(
     path = _find_file(name_or_path)
     content = _read_toml(path)
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    origins = {key: (sources or {}).get(key) or FLAGS.get(key, "a flag") for key in given}
     faults = _apply_overrides(content, given)
+    in_file = bool(faults)
     try:
         settings = Settings.model_validate(content)
     except ValidationError as error:
-        faults += [_describe(fault, given) for fault in error.errors()]
+        faults += [_describe(fault, origins) for fault in error.errors()]
+        in_file = in_file or any(_name(fault) not in given for fault in error.errors())
     if faults:
         lines = "\n".join(f"- {fault}" for fault in faults)
-        raise ConfigError(f"The settings in {path} cannot be used:\n{lines}")
+        which = f"The settings in {path}" if in_file else "These settings"
+        raise ConfigError(f"{which} cannot be used:\n{lines}")
     return settings
 
 
@@ -161,7 +183,7 @@ def _find_file(name_or_path: str | Path) -> Path:
     if os.path.isfile(path):  # unlike Path's, False for a name too long for a file
         return path
     known = ", ".join(config_names())
-    hint = _did_you_mean(path.stem, config_names())
+    hint = did_you_mean(path.stem, config_names())
     raise ConfigError(
         f'There are no settings "{name_or_path}"{hint or "."} '
         f"Give the path of a TOML file, or one of: {known}."
@@ -192,11 +214,16 @@ def _apply_overrides(content: dict[str, Any], given: Mapping[str, object]) -> li
     return faults
 
 
-def _describe(fault: Any, given: Mapping[str, object]) -> str:
+def _name(fault: Any) -> str:
+    """Name the key that a pydantic fault is about: "server.port"."""
+    return ".".join(str(part) for part in fault["loc"])
+
+
+def _describe(fault: Any, origins: Mapping[str, str]) -> str:
     """Say one pydantic fault in words, with the nearest valid name."""
     location = tuple(str(part) for part in fault["loc"])
-    name = ".".join(location)
-    source = " (from a flag)" if name in given else ""
+    name = _name(fault)
+    source = f" (from {origins[name]})" if name in origins else ""
     if fault["type"] == "extra_forbidden":
         return f"{name}{source} is unknown{_nearest_key(location)}"
     if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
@@ -205,7 +232,7 @@ def _describe(fault: Any, given: Mapping[str, object]) -> str:
     message = message.replace("must be a valid integer", "must be a whole number")
     expected = fault.get("ctx", {}).get("expected", "")
     choices = [part.strip(" '") for part in expected.replace(" or ", ",").split(",")]
-    hint = _did_you_mean(str(fault["input"]), choices)
+    hint = did_you_mean(str(fault["input"]), choices)
     return f"{name}{source} = {fault['input']!r}: {message}{hint}"
 
 
@@ -219,9 +246,9 @@ def _nearest_key(location: tuple[str, ...]) -> str:
     """Find the key that was probably meant, in its own section first, then anywhere."""
     sections = dict(_sections())
     if len(location) == 1:
-        return _did_you_mean(location[0], sections) or _elsewhere(location[0])
+        return did_you_mean(location[0], sections) or _elsewhere(location[0])
     key = location[-1]
-    return _did_you_mean(key, sections[location[0]].model_fields) or _elsewhere(key)
+    return did_you_mean(key, sections[location[0]].model_fields) or _elsewhere(key)
 
 
 def _elsewhere(key: str) -> str:
@@ -229,6 +256,7 @@ def _elsewhere(key: str) -> str:
     return f"; {key} belongs in [{homes[0]}]" if homes else ""
 
 
-def _did_you_mean(name: str, names: Mapping[str, object] | list[str] | tuple[str, ...]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return "; did you mean "..."?" with the nearest of the names, or an empty string."""
     matches = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f'; did you mean "{matches[0]}"?' if matches else ""

@@ -74,17 +74,21 @@ def run(args: argparse.Namespace) -> int:
 
 def read_settings(args: argparse.Namespace) -> Settings:
     """Read the settings file with the flags over it. Raises ConfigError."""
-    port = args.port
+    port, host, sources = args.port, args.host, {}
     if port is None and os.environ.get("GRADIO_SERVER_PORT", "").isdigit():
         port = int(os.environ["GRADIO_SERVER_PORT"])
+        sources["server.port"] = "GRADIO_SERVER_PORT"
+    if not host:
+        host = os.environ.get("GRADIO_SERVER_NAME") or None
+        sources["server.host"] = "GRADIO_SERVER_NAME"
     overrides = {
         "model.model": args.model,
         "model.precision": args.precision,
         "picture.image_detail": args.detail,
-        "server.host": args.host or os.environ.get("GRADIO_SERVER_NAME") or None,
+        "server.host": host,
         "server.port": port,
     }
-    return load_settings(args.config, overrides)
+    return load_settings(args.config, overrides, sources)
 
 
 def _make_engine(settings: Settings) -> ChatEngine:
