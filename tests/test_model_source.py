@@ -79,6 +79,7 @@ def test_auto_offline_falls_to_bundled_with_the_reason(tmp_path: Path, bundled: 
     assert time.monotonic() - start < 2
     assert found.is_bundled and found.path == bundled
     assert "small built-in model" in found.notice and "HF_HUB_OFFLINE" in found.notice
+    assert found.notice.count("--model FOLDER") == 1
 
 
 def test_auto_without_network_falls_to_bundled_in_seconds(
@@ -89,6 +90,8 @@ def test_auto_without_network_falls_to_bundled_in_seconds(
     found = find_auto(tmp_path / "cache", bundled)
     assert time.monotonic() - start < 6
     assert found.is_bundled and "cannot be reached" in found.notice
+    assert found.notice.count(" again") == 1 and found.notice.count("--model FOLDER") == 1
+    assert found.notice.count(HUB_ID.split("/")[1]) == 1
 
 
 def test_auto_offline_with_half_a_cache_does_not_take_it(tmp_path: Path, bundled: Path) -> None:

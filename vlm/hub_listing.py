@@ -93,8 +93,8 @@ def list_model(hub_id: str, endpoint: str | None = None) -> HubListing:
 def unreachable(endpoint: str, reason: str) -> DownloadError:
     """Return the error for a hub that does not answer."""
     return DownloadError(
-        f"{endpoint} cannot be reached ({reason}). Check the network, a proxy (HTTPS_PROXY) or "
-        "set HF_ENDPOINT to a mirror, then try again."
+        f"{endpoint} cannot be reached ({reason}). Check the network and a proxy (HTTPS_PROXY), "
+        "or set HF_ENDPOINT to a mirror; then start again."
     )
 
 

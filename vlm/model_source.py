@@ -58,10 +58,10 @@ def find_model(
         try:
             return _from_hub(default_model, on_progress, cache_folder, download)
         except ModelError as error:
-            logger.warning("Using the built-in model: %s", error)
+            logger.warning("%s is not here: using the built-in model", default_model)
             if not (bundled_folder / CONFIG_FILE).is_file():
                 raise
-            return _bundled(bundled_folder, f"{BUNDLED_NOTICE} {_how_to_get(error)}")
+            return _bundled(bundled_folder, f"{BUNDLED_NOTICE} {_how_to_get(default_model, error)}")
     if (folder := _existing_folder(model)) is not None:
         return _from_folder(folder)
     if HUB_ID.fullmatch(model):
@@ -89,11 +89,12 @@ def _bundled(folder: Path, notice: str) -> ModelFolder:
     return ModelFolder(folder, BUNDLED_NAME, is_bundled=True, notice=notice)
 
 
-def _how_to_get(error: ModelError) -> str:
-    return (
-        f"The real model is not here: {error} Start again to get {DEFAULT_MODEL.split('/')[1]}, "
-        "or start with --model FOLDER if you have it on disk."
-    )
+def _how_to_get(model: str, error: ModelError) -> str:
+    """Say why the real model is not used; the error says what to do, so that is not said again."""
+    words = f"The real model, {model.split('/')[1]}, is not used: {error}"
+    if "--model" not in words:
+        words += " If you have it on disk, give its folder with --model FOLDER."
+    return words
 
 
 def _from_folder(folder: Path) -> ModelFolder:
