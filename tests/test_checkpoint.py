@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from tiny_checkpoint import tiny_model, write_checkpoint
 
 from vlm import checkpoint
+from vlm.architecture import check_architecture
 from vlm.chat import Message
 from vlm.checkpoint import load_model
 from vlm.errors import CheckpointError, MemoryLimitError, Stopped
@@ -257,7 +258,22 @@ def test_missing_and_cut_shards(tmp_path: Path, bundled_folder: Path) -> None:
         ({"vision_config": {"patch_size": 14}}, "of another shape|patch_size is 14"),
         ({"text_config": {"num_hidden_layers": 4}}, r"11 missing: .*layers\.3\."),
         ({"text_config": {"num_hidden_layers": 2}}, r"11 unexpected: .*layers\.2\."),
-        ({"text_config": {"num_hidden_layers": "three"}}, "no model that can be built"),
+        ({"text_config": {"num_hidden_layers": "three"}}, "num_hidden_layers is 'three', which"),
+        ({"text_config": {"max_position_embeddings": 0}}, "max_position_embeddings is 0, which"),
+        ({"text_config": {"max_position_embeddings": -1}}, "max_position_embeddings is -1, which"),
+        ({"text_config": {"max_position_embeddings": 2048.5}}, "is 2048.5, which must be a whole"),
+        ({"text_config": {"max_position_embeddings": True}}, "is True, which must be a whole"),
+        ({"text_config": {"max_position_embeddings": None}}, "is None, which must be a whole"),
+        ({"text_config": {"num_key_value_heads": 0}}, "num_key_value_heads is 0, which"),
+        ({"text_config": {"head_dim": -32}}, "head_dim is -32, which"),
+        ({"text_config": {"rms_norm_eps": 0}}, "rms_norm_eps is 0, which"),
+        ({"text_config": {"rope_parameters": {"rope_theta": -1}}}, "rope_theta is -1, which"),
+        ({"text_config": {"rope_parameters": {"mrope_section": [16, 0, 0]}}}, "mrope_section is"),
+        ({"vision_config": {"depth": 0}}, "vision_config.depth is 0, which"),
+        ({"vision_config": {"spatial_merge_size": -2}}, "spatial_merge_size is -2, which"),
+        ({"vision_config": {"in_channels": 0}}, "in_channels is 0, which"),
+        ({"vision_config": {"deepstack_visual_indexes": [1, 4]}}, "must be layers below 4"),
+        ({"vision_config": {"deepstack_visual_indexes": [[1]]}}, "must be layers below 4"),
         ({"architectures": 5}, "is a 5, which cannot run"),
         ({"quantization_config": "fp8"}, r"quantised weights \(fp8\)"),
         ({"text_config": None}, "text_config has no"),
@@ -278,6 +294,12 @@ def test_config_that_does_not_fit(
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=words):
         load(folder)
+
+
+def test_keys_and_values_without_a_number_of_heads_of_their_own(bundled_folder: Path) -> None:
+    config = json.loads((bundled_folder / "config.json").read_text())
+    config["text_config"]["num_key_value_heads"] = None
+    check_architecture(config, "this model")
 
 
 def test_biases_that_are_there_but_have_no_use_are_refused(
