@@ -19,7 +19,7 @@ VLM = REPOSITORY / "vlm"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "units"),
     ("config", "cgroup", "hardware", "memory"),
-    ("picture_files", "to_rgb", "images", "chat"),
+    ("picture_files", "to_rgb", "images", "chat", "boxes", "box_drawing"),
     ("patches", "chat_template", "prompt", "positions", "detokenize", "sampling", "stats"),
     ("linear", "rotary", "precision", "memory_plan", "architecture"),
     ("hub_cache", "hub_listing", "hub_file", "download", "model_source"),
