@@ -41,14 +41,14 @@ def fake_measure(monkeypatch):
 
 def test_fbgemm_wins_without_native_bf16():
     plan = fastest_plan(FBGEMM_WINS)
-    assert (plan.name, plan.vision, plan.language) == ("mixed", "fp32", "fp16")
+    assert (plan.name, plan.vision, plan.language) == ("mixed", "fp16", "fp16")
     assert "2.4x" in plan.reason
     assert "1.3x" in plan.reason
 
 
 def test_native_bf16_wins_where_it_is_fast():
     plan = fastest_plan(FBGEMM_WINS | {"bf16_1_row_s": 0.9e-3, "bf16_256_rows_s": 5e-3})
-    assert (plan.name, plan.language) == ("mixed", "bf16")
+    assert (plan.name, plan.vision, plan.language) == ("mixed", "fp32", "bf16")
     assert "bf16" in plan.reason
 
 
@@ -85,7 +85,7 @@ def test_fixed_plans_measure_nothing(fake_measure, tmp_path):
     calls = fake_measure(FBGEMM_WINS)
     assert choose_precision("fp32", tmp_path / "v.json").language == "fp32"
     int8 = choose_precision("int8", tmp_path / "v.json")
-    assert (int8.name, int8.vision, int8.language) == ("int8", "fp32", "int8")
+    assert (int8.name, int8.vision, int8.language) == ("int8", "fp16", "int8")
     assert calls == []
 
 

@@ -65,23 +65,24 @@ def smaller_plans(plan: PrecisionPlan, kinds: Sequence[WeightKind]) -> list[Prec
 
     `kinds`: the formats that this machine has kernels for.
     """
-    half: WeightKind = "fp16" if "fp16" in kinds else "bf16"
-    rows: list[tuple[PlanName, WeightKind, WeightKind]] = [
-        ("mixed", "fp32", half),
-        ("int8", "fp32", "int8"),
-        ("int8", half, "int8"),
-        ("mixed", half, half),
-    ]
+    rows: list[tuple[PlanName, WeightKind, WeightKind]]
+    if "fp16" in kinds:
+        rows = [("mixed", "fp16", "fp16"), ("int8", "fp16", "int8")]
+    else:
+        rows = [("mixed", "fp32", "bf16"), ("mixed", "bf16", "bf16")]
     plans = [
         PrecisionPlan(name, vision, language, plan.reason, plan.measurements)
         for name, vision, language in rows
-        if vision in kinds and language in kinds
+        if language in kinds
     ]
-    # Where int8 exists, 16 bits everywhere is no smaller than what comes before it.
-    if "int8" in kinds:
-        plans.pop()
+    # Another format of the same size would save nothing where the most memory is.
     size = [KIND_BYTES[plan.vision], KIND_BYTES[plan.language]]
-    return [p for p in plans if [KIND_BYTES[p.vision], KIND_BYTES[p.language]] < size]
+    return [
+        p
+        for p in plans
+        if [KIND_BYTES[p.vision], KIND_BYTES[p.language]] < size
+        and (p.language == plan.language or KIND_BYTES[p.language] < size[1])
+    ]
 
 
 def plan_memory(

@@ -1,9 +1,12 @@
 """Choose the weight formats: what was asked for, or what a short measurement finds fastest.
 
-plan    vision   language                      why
-fp32    fp32     fp32                          the reference; the most memory
-mixed   fp32     fp16 or bf16, the fastest     half the bytes per token, fp32 arithmetic (fp16)
-int8    fp32     int8                          a quarter of the bytes; only when asked for
+plan    vision         language                      why
+fp32    fp32           fp32                          the reference; the most memory
+mixed   fp16 or fp32   fp16 or bf16, the fastest     half the bytes per token
+int8    fp16           int8                          a quarter of the bytes; only when asked for
+
+Arithmetic with fp16 weights is fp32, and the weights of a bf16 checkpoint fit fp16; so the
+vision tower computes in fp32 in every plan, whatever its weights are kept in.
 """
 
 from __future__ import annotations
@@ -73,7 +76,7 @@ def choose_precision(
                 "AVX2 only. Use --precision mixed."
             )
         reason = "int8 was asked for: a quarter of the bytes of fp32 per token."
-        return PrecisionPlan("int8", "fp32", "int8", reason, {})
+        return PrecisionPlan("int8", "fp16", "int8", reason, {})
     measurements = _recall(verdict_file)
     if measurements is None:
         measurements = measure()
@@ -89,7 +92,7 @@ def fastest_plan(measurements: dict[str, float]) -> PrecisionPlan:
             "16-bit weights (FBGEMM) are the usual best on x86; this machine was too busy to "
             "measure, so the next start measures again."
         )
-        return PrecisionPlan("mixed", "fp32", "fp16", reason, measurements)
+        return PrecisionPlan("mixed", "fp16", "fp16", reason, measurements)
     best = min(kinds, key=lambda kind: _answer_s(measurements, kind))
     if best == "fp32":
         others = " and ".join(_KERNELS[kind] for kind in kinds if kind != "fp32")
@@ -103,7 +106,9 @@ def fastest_plan(measurements: dict[str, float]) -> PrecisionPlan:
         f"{_KERNELS[best]} are fastest on this CPU: a token {token:.1f}x and a prompt "
         f"{prompt:.1f}x as fast as fp32, measured here."
     )
-    return PrecisionPlan("mixed", "fp32", best, reason[0].upper() + reason[1:], measurements)
+    # Bf16 kernels round the inputs too, which the vision tower is spared.
+    vision: WeightKind = "fp16" if best == "fp16" else "fp32"
+    return PrecisionPlan("mixed", vision, best, reason[0].upper() + reason[1:], measurements)
 
 
 @torch.inference_mode()
