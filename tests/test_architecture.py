@@ -27,11 +27,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("skeleton", "tensor_files", "packing", "checkpoint"),
     ("request_checks", "generate", "answer_stream", "loading", "engine"),
     ("bundled",),
+    ("server",),
     ("ui", "commands"),
     ("demo",),
 )
 LONGER_FILES = {
     "vlm/ui/texts.py": 450,  # a table: every sentence of the page, in two languages
+    "vlm/ui/chinese.py": 500,  # a table: every sentence of the engine, in Chinese
     "vlm/bundled/questions.py": 450,  # a table: every way to ask and answer, in two languages
     "vlm/bundled/scenes.py": 450,  # how each shape is drawn
     "vlm/bundled/batches.py": 450,  # how questions share one picture in a pack
@@ -51,8 +53,8 @@ TESTED_THROUGH = {
     "vlm.loading": "test_engine.py",
     "vlm.packing": "test_checkpoint.py",
     "vlm.picture_files": "test_images.py",
-    "vlm.request_checks": "test_engine.py",
     "vlm.rotary": "test_vision.py",
+    "vlm.server": "test_server_operating.py",
     "vlm.skeleton": "test_checkpoint.py",
     "vlm.tensor_files": "test_checkpoint.py",
     "vlm.to_rgb": "test_images.py",

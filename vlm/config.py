@@ -33,6 +33,8 @@ FLAGS: Mapping[str, str] = {
     "picture.image_detail": "--detail",
     "server.host": "--host",
     "server.port": "--port",
+    "server.api_key": "--api-key",
+    "server.remote_pictures": "--remote-pictures",
 }
 """Which flag sets a key, so that a message can name it."""
 
@@ -119,6 +121,8 @@ class ServerSettings(_Section):
     port: int = Field(7860, ge=1, le=65535)
     queue_size: int = Field(16, ge=1, le=1000)
     max_upload_bytes: ByteCount = 50 * MIB
+    api_key: str = Field("", repr=False)
+    remote_pictures: bool = False
 
 
 class Settings(_Section):

@@ -11,11 +11,15 @@ import sys
 import threading
 import time
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
+
+import gradio as gr
 
 from vlm.chat import ChatEngine, ModelState
 from vlm.config import Settings, load_settings
 from vlm.errors import ConfigError
+from vlm.server.metrics import Metrics
+from vlm.server.routes import api_routes
 from vlm.ui.late_engine import LateEngine
 from vlm.ui.look import launch_options
 from vlm.ui.page import Page
@@ -35,6 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--detail", type=_number_or_name, help="fast, balanced, fine, or visual tokens per picture")
     add("--host", help="address to listen on; 0.0.0.0 lets other machines in")
     add("--port", type=int, help="TCP port of the page")
+    add("--api-key", metavar="KEY", help="key that programs must send (or VLM_API_KEY)")
+    add(
+        "--remote-pictures",
+        action="store_true",
+        default=None,
+        help="let API clients name pictures by public web addresses",
+    )
     add("--share", action="store_true", help="also make a public link through gradio.live")
     add("--open", action="store_true", help="open the page in a browser")
 
@@ -44,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     settings = read_settings(args)
     _check_port(settings.server.host, settings.server.port)
     engine = LateEngine(lambda: _make_engine(settings), settings.server.queue_size)
-    page = Page(engine, settings).build()
+    page, options = build_server(engine, settings)
     if args.share:
         engine.start()  # making the link may take its time
     signal.signal(signal.SIGTERM, _end)
@@ -56,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             inbrowser=args.open,
             quiet=True,
             prevent_thread_lock=True,
-            **launch_options(settings),
+            **options,
         )
         _say(f"The page is at {url} (Ctrl-C ends it)")
         if args.share:
@@ -70,6 +81,15 @@ def run(args: argparse.Namespace) -> int:
         page.close(verbose=False)
         engine.close()
     return 0
+
+
+def build_server(engine: ChatEngine, settings: Settings) -> tuple[gr.Blocks, dict[str, Any]]:
+    """Make the page with the API beside it; returns it with the arguments of its launch()."""
+    metrics = Metrics(engine)
+    page = Page(metrics.watch("page"), settings).build()
+    options = launch_options(settings)
+    options["app_kwargs"]["routes"] = api_routes(metrics, settings)
+    return page, options
 
 
 def read_settings(args: argparse.Namespace) -> Settings:
@@ -87,6 +107,8 @@ def read_settings(args: argparse.Namespace) -> Settings:
         "picture.image_detail": args.detail,
         "server.host": host,
         "server.port": port,
+        "server.api_key": args.api_key or os.environ.get("VLM_API_KEY") or None,
+        "server.remote_pictures": args.remote_pictures,
     }
     return load_settings(args.config, overrides, sources)
 

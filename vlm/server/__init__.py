@@ -1,0 +1,1 @@
+"""The HTTP interface for programs: an OpenAI-compatible API, health, warm-up and metrics."""

@@ -1,0 +1,94 @@
+"""Read the bodies of requests within bounds of bytes and time, and check their form."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from vlm.server.refusals import Refusal
+from vlm.units import format_bytes
+
+_Body = TypeVar("_Body", bound=BaseModel)
+
+_SHOWN_FAULTS = 3
+
+
+class BodyReader:
+    """The bounds of a request's body."""
+
+    def __init__(self, max_bytes: int, timeout_s: float = 120.0) -> None:
+        """Set the bounds.
+
+        Args:
+            max_bytes: of one body; more is refused with 413.
+            timeout_s: a body that takes longer to arrive is refused with 408.
+        """
+        self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
+
+    async def read(self, request: Request) -> bytes:
+        """Return the body. Raises Refusal."""
+        announced = request.headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > self._max_bytes:
+            raise self._too_large()
+        parts: list[bytes] = []
+        size_bytes = 0
+        try:
+            with anyio.fail_after(self._timeout_s):
+                async for part in request.stream():
+                    size_bytes += len(part)
+                    if size_bytes > self._max_bytes:
+                        raise self._too_large()
+                    parts.append(part)
+        except TimeoutError:
+            raise Refusal(
+                408, f"The request did not arrive within {self._timeout_s:g} s. Send it again."
+            ) from None
+        return b"".join(parts)
+
+    async def parse(self, request: Request, form: type[_Body]) -> _Body:
+        """Return the body as a `form`. Raises Refusal that names what is wrong."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        # Browsers ask before they send JSON to another site; other kinds they just send.
+        if kind != "application/json":
+            raise Refusal(415, "Send JSON, with 'Content-Type: application/json'.")
+        body = await self.read(request)
+        try:
+            return await anyio.to_thread.run_sync(form.model_validate_json, body)
+        except ValidationError as error:
+            raise _refusal_of(error) from None
+
+    def _too_large(self) -> Refusal:
+        limit = format_bytes(self._max_bytes)
+        return Refusal(
+            413,
+            f"The request is larger than {limit}. Send smaller or fewer pictures.",
+            "request_too_large",
+        )
+
+
+def _refusal_of(error: ValidationError) -> Refusal:
+    # What was sent is not repeated: it may be a picture of megabytes.
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    shown = [_describe(fault) for fault in faults[:_SHOWN_FAULTS]]
+    if len(faults) > _SHOWN_FAULTS:
+        shown.append(f"and {len(faults) - _SHOWN_FAULTS} more")
+    first = faults[0]["loc"]
+    return Refusal(
+        400,
+        f"The request cannot be used: {'; '.join(shown)}.",
+        "invalid_json" if faults[0]["type"] == "json_invalid" else "invalid_value",
+        param=str(first[0]) if first else None,
+    )
+
+
+def _describe(fault: Any) -> str:
+    name = ""
+    for part in fault["loc"]:
+        name += f"[{part}]" if isinstance(part, int) else f".{part}"
+    message = str(fault["msg"]).removeprefix("Value error, ").replace("Input should", "must")
+    return f"{name.lstrip('.')}: {message}" if name else message
