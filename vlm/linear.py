@@ -23,6 +23,9 @@ WeightKind = Literal["fp32", "fp16", "int8", "bf16"]
 MAX_PACK_ELEMENTS = 32 * 2**20
 """Rows packed at once hold at most this many weights, so the fp32 copy stays at 128 MiB."""
 
+CACHED_ELEMENTS = 2**16
+"""So many fp32 values, 256 KiB, are rounded at once."""
+
 FP16_MAX = 65504.0
 INT8_MAX = 127
 
@@ -98,22 +101,17 @@ class Int8Linear:
         self._bias = bias
         self._levels = int8_input_levels()
         self._rotation = _rotation(self.in_features)
-        self._blocks = [
-            _pack_int8(self._rotate(weight[rows].to(torch.float32))) for rows in _row_blocks(weight)
-        ]
+        self._blocks = [_pack_int8(weight[rows], self._rotation) for rows in _row_blocks(weight)]
         self.weight_bytes = self.out_features * (self.in_features + 4)
 
     def __call__(self, x: Tensor) -> Tensor:
-        x = self._rotate(x)
+        x = _rotate(x, self._rotation)
         step = torch.linalg.vector_norm(x, math.inf, dim=1, keepdim=True)
         step = step.clamp_min_(1e-30).div_(self._levels)  # rows of zeros: do not divide by zero
         scaled = x / step
         y = [_multiply_int8(scaled, block, self._levels) for block in self._blocks]
         total = (y[0] if len(y) == 1 else torch.cat(y, 1)).mul_(step)
         return total if self._bias is None else total.add_(self._bias)
-
-    def _rotate(self, x: Tensor) -> Tensor:
-        return (x.reshape(-1, len(self._rotation)) @ self._rotation).view(x.shape)
 
 
 def pack(weight: Tensor, bias: Tensor | None, kind: WeightKind) -> PackedLinear:
@@ -153,7 +151,7 @@ def int8_input_levels() -> int:
     Without VNNI, FBGEMM adds pairs of products in 16 bits with saturation; multiplying
     the largest values shows which kernel this machine runs.
     """
-    block = _pack_int8(torch.ones(32, 64))
+    block = _pack_int8(torch.ones(32, 64), torch.eye(1))
     largest = torch.full((1, 64), float(INT8_MAX))
     exact = float(INT8_MAX * 64)
     y = _multiply_int8(largest, block, INT8_MAX)
@@ -181,15 +179,30 @@ def _fits_fp16(weight: Tensor) -> bool:
     return max(-float(low), float(high)) <= FP16_MAX
 
 
-def _pack_int8(weight: Tensor) -> Any:
-    """Round an fp32 weight (out, in) to int8 with a scale per row and pack it for FBGEMM."""
-    scale = weight.abs().amax(1).clamp_min_(1e-30).div_(INT8_MAX)
-    rounded = (weight / scale[:, None]).round_().to(torch.int8)
+def _pack_int8(weight: Tensor, rotation: Tensor) -> Any:
+    """Rotate a weight (out, in), round it to int8 with a scale per row, and pack it for FBGEMM.
+
+    A few rows at a time, which stay in the processor's cache from step to step.
+    """
+    rounded = torch.empty(weight.shape, dtype=torch.int8)
+    scale = torch.empty(len(weight))
+    rows_at_once = max(1, CACHED_ELEMENTS // weight.shape[1])
+    for first in range(0, len(weight), rows_at_once):
+        rows = slice(first, first + rows_at_once)
+        part = _rotate(weight[rows].to(torch.float32), rotation)
+        step = torch.linalg.vector_norm(part, math.inf, dim=1).clamp_min_(1e-30).div_(INT8_MAX)
+        scale[rows] = step
+        rounded[rows] = part.div_(step[:, None]).round_()
     _use_up_deprecation_warning()
     quantized = torch._make_per_channel_quantized_tensor(
         rounded, scale.to(torch.float64), torch.zeros(len(scale), dtype=torch.int64), 0
     )
     return torch.ops.quantized.linear_prepack(quantized, None)
+
+
+def _rotate(x: Tensor, rotation: Tensor) -> Tensor:
+    """Multiply every block of columns of x (n, columns) by the rotation."""
+    return (x.reshape(-1, len(rotation)) @ rotation).view(x.shape)
 
 
 def _multiply_int8(x: Tensor, block: Any, levels: int) -> Tensor:
