@@ -14,6 +14,7 @@ from playwright.sync_api import expect
 
 from vlm.chat import ModelState, Piece
 from vlm.errors import ContextLengthError
+from vlm.model_source import BUNDLED_NOTICE
 from vlm.units import GIB
 
 pytest_plugins = ("browser_fixtures",)
@@ -443,5 +444,26 @@ def test_a_phone_needs_no_sideways_scrolling(
     tab.page.get_by_text("Answer settings").click()
     width = tab.page.evaluate("document.documentElement.scrollWidth")
     assert width <= 390
+    detail = tab.page.locator("#detail")
+    detail.scroll_into_view_if_needed()
+    expect(detail).to_be_in_viewport()
+    tab.page.evaluate("window.scrollTo(0, 0)")
     box = tab.box.bounding_box()
     assert box and box["y"] + box["height"] < 844, "the input is not on the first screen"
+
+
+@pytest.mark.parametrize("locale", ["en-GB", "zh-CN"])
+def test_the_empty_chat_of_a_phone_shows_the_input_below_any_banner(
+    engine: FakeEngine, open_tab: OpenTab, locale: str
+) -> None:
+    why = "Qwen/Qwen3-VL-2B-Instruct was not fetched: offline mode is on (HF_HUB_OFFLINE)."
+    engine.model_state = ModelState("ready", is_bundled=True, notice=f"{BUNDLED_NOTICE} {why}")
+    tab = open_tab(viewport={"width": 390, "height": 844}, locale=locale)
+    places = {
+        name: tab.page.locator(name).bounding_box() or {}
+        for name in (".banner", "#chat", "#box", "#buttons")
+    }
+    assert places["#buttons"]["y"] + places["#buttons"]["height"] <= 844
+    assert places["#chat"]["y"] >= places[".banner"]["y"] + places[".banner"]["height"]
+    assert places["#box"]["y"] >= places["#chat"]["y"] + places["#chat"]["height"]
+    assert abs(places[".banner"]["width"] - places["#chat"]["width"]) <= 1

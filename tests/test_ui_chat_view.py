@@ -11,7 +11,7 @@ from vlm.chat import Message, Piece
 from vlm.images import open_picture
 from vlm.ui.chat_view import ChatView, describe_wait
 from vlm.ui.conversation import Conversation, Turn
-from vlm.ui.texts import EN
+from vlm.ui.texts import EN, ZH
 from vlm.ui.thumbnails import remove_thumbnails, write_thumbnail
 
 
@@ -61,6 +61,13 @@ def test_errors_and_notices_are_plain_text() -> None:
     assert "<b>" not in shown(failed) and "*no*" not in shown(failed)
     noticed = Turn(Message("user", "a"), answer="Yes", end="stop", notices=["Only <1> frame."])
     assert shown(noticed) == "Yes\n\n*Only &#60;1&#62; frame.*"
+
+
+def test_errors_and_notices_are_chinese_on_the_chinese_page() -> None:
+    notices = ["This picture is an animation; only its first frame is used."]
+    turn = Turn(Message("user", "a"), end="failed", error=EN.broke, notices=notices)
+    text = ChatView().messages(chat_of(turn), ZH)[-1].content[0].text  # type: ignore[union-attr]
+    assert ZH.broke in text and "这是动画，只使用第一帧。" in text
 
 
 def test_an_empty_answer_is_not_an_empty_bubble() -> None:

@@ -65,6 +65,19 @@ def test_a_notice_shows_while_its_model_runs() -> None:
     assert "Slow: half of it is on disk." in words(header_html(state, EN))
 
 
+def test_what_the_engine_says_is_chinese_on_the_chinese_page() -> None:
+    failed = ModelState("failed", "Qwen/a was not fetched: offline mode is on (HF_HUB_OFFLINE).")
+    assert "没有下载 Qwen/a" in words(header_html(failed, ZH))
+    notice = "Memory is short: mixed precision needs 5.00 GiB, 3.00 GiB is free."
+    ready = ModelState("ready", precision="fp32", precision_reason="fp32 was asked for.")
+    assert "内存不足：mixed" in words(header_html(replace(ready, notice=notice), ZH))
+    assert "按要求使用 fp32。" in words(panel_html(FakeEngine().memory(), ready, ZH))
+    bundled = replace(
+        ready, is_bundled=True, notice=f"{BUNDLED_NOTICE} The real model, a, is not used: b"
+    )
+    assert "未使用真正的模型 a：b" in words(header_html(bundled, ZH))
+
+
 @pytest.mark.parametrize("texts", [EN, ZH])
 def test_the_built_in_model_is_named_and_how_to_get_the_real_one(texts: Texts) -> None:
     state = ModelState("ready", model="Shapes", is_bundled=True, notice=BUNDLED_NOTICE)

@@ -26,6 +26,11 @@ def test_every_text_is_there_in_both_languages(name: str) -> None:
         assert english != chinese
 
 
+def test_chinese_has_chinese_punctuation() -> None:
+    western = re.compile(r"[\u4e00-\u9fff] ?[,.;:!?()]|[,;:!?()] ?[\u4e00-\u9fff]")
+    assert not [name for name in field_names() if western.search(_flat(getattr(ZH, name)))]
+
+
 def test_both_name_the_same_details_and_ends() -> None:
     assert [key for key, _ in EN.details] == [key for key, _ in ZH.details]
     assert [key for key, _ in EN.ends] == [key for key, _ in ZH.ends]

@@ -20,10 +20,11 @@ from vlm.errors import VLMError
 from vlm.images import PictureLimits, open_picture
 from vlm.ui.answer_line import answer_line
 from vlm.ui.chat_view import ChatView, describe_wait
+from vlm.ui.chinese import in_language
 from vlm.ui.conversation import Conversation, Turn
 from vlm.ui.options import read_sampling, read_visual_tokens
 from vlm.ui.sessions import Session, Sessions
-from vlm.ui.texts import Texts, texts_in
+from vlm.ui.texts import EN, Texts, texts_in
 from vlm.ui.thumbnails import remove_thumbnails, write_thumbnail
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class Chat:
         try:
             turn = self._read_question(session, box, texts)
         except VLMError as error:
-            gr.Warning(html.escape(str(error)))
+            gr.Warning(html.escape(in_language(str(error), session.language)))
             turn = None
         sampling = read_sampling(self._settings, options)
         if turn is None or not chat.begin(turn):
@@ -194,7 +195,7 @@ class Chat:
             chat.finish(turn, "failed", str(error))
         except Exception:
             logger.exception("an answer ended with an unexpected error")
-            chat.finish(turn, "failed", texts.broke)
+            chat.finish(turn, "failed", EN.broke)
         finally:
             # The page may be gone in the middle of an answer; the half answer is kept.
             if turn.end == "running":

@@ -14,6 +14,7 @@ from gradio.components.chatbot import FileMessage, Message, TextMessage
 from gradio.data_classes import FileData
 
 from vlm.chat import Piece
+from vlm.ui.chinese import in_language
 from vlm.ui.conversation import Conversation, Turn
 from vlm.ui.display import answer_markdown, plain_markdown
 from vlm.ui.texts import Texts
@@ -52,7 +53,7 @@ def _picture(path: Path, number: int) -> FileMessage:
 def _answer(turn: Turn, texts: Texts, wait: str) -> Message:
     parts = [answer_markdown(turn.answer)] if turn.answer else []
     if turn.end == "failed":
-        parts.append(f"⚠️ {plain_markdown(turn.error)}")
+        parts.append(f"⚠️ {plain_markdown(in_language(turn.error, texts.language))}")
     elif turn.end == "running":
         parts += [] if parts else [f'<span class="wait">{html.escape(wait)}</span>']
     elif not parts and turn.end != "cancelled":
@@ -63,7 +64,7 @@ def _answer(turn: Turn, texts: Texts, wait: str) -> Message:
 
 def _marks(turn: Turn, texts: Texts) -> list[str]:
     ends = {"cancelled": texts.stopped, "length": texts.at_length, "loop": texts.in_loop}
-    notices = [plain_markdown(notice) for notice in turn.notices]
+    notices = [plain_markdown(in_language(notice, texts.language)) for notice in turn.notices]
     return notices + ([ends[turn.end]] if turn.end in ends else [])
 
 

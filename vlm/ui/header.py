@@ -6,6 +6,7 @@ import html
 
 from vlm.chat import ModelState
 from vlm.ui.answer_line import format_seconds
+from vlm.ui.chinese import in_language
 from vlm.ui.texts import Texts
 from vlm.units import format_bytes
 
@@ -47,20 +48,22 @@ def _progress(state: ModelState, texts: Texts) -> str:
     if state.eta_s is not None:
         parts.append(texts.eta.format(time=format_seconds(state.eta_s)))
     if not parts and state.message:
-        parts.append(state.message)
+        parts.append(in_language(state.message, texts.language))
     return f'<div class="progress">{bar}<span>{html.escape(" · ".join(parts))}</span></div>'
 
 
 def _banner(state: ModelState, texts: Texts) -> str:
     if state.stage == "failed":
-        return f'<div class="banner failed" role="alert">{html.escape(state.message)}</div>'
+        message = html.escape(in_language(state.message, texts.language))
+        return f'<div class="banner failed" role="alert">{message}</div>'
+    notice = in_language(state.notice, texts.language)
     if state.is_bundled:
-        # The engine's notice is English; it may say why this model runs and what to do.
-        why = state.notice.removeprefix(texts.bundled).strip() if texts.language == "en" else ""
+        # The notice may say why this model runs and what to do.
+        why = notice.removeprefix(texts.bundled).strip()
         return (
             f'<div class="banner bundled" role="note"><strong>{html.escape(texts.bundled)}'
             f"</strong> {html.escape(why or texts.how_to_get_real)}</div>"
         )
-    if state.notice:
-        return f'<div class="banner" role="note">{html.escape(state.notice)}</div>'
+    if notice:
+        return f'<div class="banner" role="note">{html.escape(notice)}</div>'
     return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 
 from vlm.chat import MemoryReading, ModelState
+from vlm.ui.chinese import in_language
 from vlm.ui.texts import Texts
 from vlm.units import format_bytes
 
@@ -16,11 +17,12 @@ def panel_html(reading: MemoryReading, state: ModelState, texts: Texts) -> str:
         free=format_bytes(reading.available_bytes), total=format_bytes(reading.total_bytes)
     )
     cpu = texts.cores.format(percent=f"{reading.cpu_percent:.0f}", cores=reading.cores)
+    reason = in_language(state.precision_reason, texts.language)
     rows = [
         (place, free, ""),
         (texts.cpu, cpu, ""),
         (texts.model, state.model or texts.not_known, ""),
-        (texts.precision, state.precision or texts.not_known, state.precision_reason),
+        (texts.precision, state.precision or texts.not_known, reason),
         (texts.conversations, str(reading.conversations), ""),
     ]
     return (
@@ -40,7 +42,7 @@ def _stacked_bar(reading: MemoryReading, texts: Texts) -> str:
             f'<li><i class="{name}" aria-hidden="true"></i>{html.escape(label)} '
             f"<b>{format_bytes(size)}</b></li>"
         )
-    used = html.escape(f"{texts.process}: {format_bytes(reading.rss_bytes)}")
+    used = html.escape(texts.process.format(size=format_bytes(reading.rss_bytes)))
     return (
         f'<p class="used">{used}</p>'
         f'<div class="stacked" role="img" aria-label="{used}">{"".join(segments)}</div>'

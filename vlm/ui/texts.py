@@ -67,6 +67,14 @@ class Texts:
     column_new: str
     column_end: str
     ends: tuple[tuple[str, str], ...]
+    # Boxes
+    boxes: str
+    found: str
+    found_in: str
+    boxed_picture: str
+    no_label: str
+    boxes_png: str
+    boxes_json: str
     # Settings
     detail: str
     detail_info: str
@@ -176,6 +184,13 @@ EN = Texts(
         ("cancelled", "stopped"),
         ("loop", "repetition"),
     ),
+    boxes="Boxes",
+    found="Found in the picture: {count}",
+    found_in="Found in picture {number}: {count}",
+    boxed_picture="The picture with the boxes of the answer",
+    no_label="(no name)",
+    boxes_png="Save picture with boxes",
+    boxes_json="Save boxes in pixels (JSON)",
     detail="Picture detail",
     detail_info="Finer reads small print, and takes longer",
     details=(("fast", "Fast"), ("balanced", "Balanced"), ("fine", "Fine")),
@@ -195,7 +210,7 @@ EN = Texts(
     seed_info="-1: a new one each time",
     webcam="Take a photo",
     memory="Memory",
-    process="This app",
+    process="This app: {size}",
     weights="weights",
     kv_caches="chats",
     pictures="pictures",
@@ -266,6 +281,13 @@ ZH = Texts(
     column_new="输出词元",
     column_end="结束",
     ends=(("stop", "完成"), ("length", "达到上限"), ("cancelled", "已停止"), ("loop", "重复")),
+    boxes="标注框",
+    found="在图片中找到：{count}",
+    found_in="在第 {number} 张图片中找到：{count}",
+    boxed_picture="带有回答中标注框的图片",
+    no_label="（无名称）",
+    boxes_png="保存带框的图片",
+    boxes_json="保存像素坐标（JSON）",
     detail="图片精细度",
     detail_info="越精细越能看清小字，也越慢",
     details=(("fast", "快速"), ("balanced", "均衡"), ("fine", "精细")),
@@ -285,7 +307,7 @@ ZH = Texts(
     seed_info="-1：每次不同",
     webcam="拍照",
     memory="内存",
-    process="本程序",
+    process="本程序：{size}",
     weights="权重",
     kv_caches="对话",
     pictures="图片",
