@@ -89,6 +89,16 @@ def test_the_context_cuts_an_answer_and_refuses_a_chat_that_leaves_it_no_room(en
         answer(generator(endless, replace(LIMITS, context_tokens=used)), question)
 
 
+def test_pictures_that_fill_the_context_are_refused_before_they_are_looked_at(model, monkeypatch):
+    monkeypatch.setattr(model.vision, "encode", lambda *args: pytest.fail("work was done"))
+    small = generator(model, replace(LIMITS, context_tokens=128))
+    question = Message("user", "Which?", tuple(picture((i, 0, 0)) for i in range(4)))
+    more = replace(question, pictures=question.pictures[:2])
+    with pytest.raises(ContextLengthError, match=r"The 6 pictures of this chat take 120 visual"):
+        answer(small, [question, Message("assistant", "This."), more])
+    assert small.caches.count == 0
+
+
 def test_the_stop_token_ends_an_answer_and_is_no_part_of_it(endless, monkeypatch):
     stats, _ = answer(generator(endless), [Message("user", "Hello")])
     stop_id = stats.token_ids[0]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from vlm.chat import AskRequest, Sampling
-from vlm.config import GenerationSettings
+from vlm.config import LEAST_VISUAL_TOKENS, MOST_VISUAL_TOKENS, GenerationSettings
 from vlm.errors import ContextLengthError, PromptError
 from vlm.prompt import Prompt
 
 MOST_TOKEN_CHARACTERS = 32
+TEXT_TOKENS = 256
+"""What pictures must leave to the words of a chat: a question and a short answer."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +27,18 @@ class AnswerLimits:
     loop_guard: bool = True
     prefill_rows: int = 256
     """Prompt tokens forwarded at once: enough for fast matrix products, few enough to stop soon."""
+    guess_tokens: int = 3
+    """Next tokens that may be guessed from the chat and checked in one pass; 0: none."""
+
+
+class _AnswerSettings(GenerationSettings):
+    """The settings' bounds for one answer, whose seed is a seed: None draws one, not -1."""
+
+    seed: int = Field(0, ge=0, le=2**63 - 1)
 
 
 def check_request(request: AskRequest, limits: AnswerLimits) -> None:
-    """Raise PromptError for too many pictures or characters, or sampling out of bounds."""
+    """Raise PromptError for too many pictures or characters, or numbers that cannot be meant."""
     for message in request.messages:
         if len(message.pictures) > limits.max_pictures:
             raise PromptError(
@@ -43,10 +53,12 @@ def check_request(request: AskRequest, limits: AnswerLimits) -> None:
             f"This chat has {characters} characters of text; the limit is {most}. "
             "Start a new chat, or shorten the text."
         )
-    if request.max_visual_tokens < 1:
+    tokens = request.max_visual_tokens
+    # bool is an int for Python, and a float may be NaN.
+    if type(tokens) is not int or not LEAST_VISUAL_TOKENS <= tokens <= MOST_VISUAL_TOKENS:
         raise PromptError(
-            f"A picture cannot be read with {request.max_visual_tokens} visual tokens. "
-            "Choose an image detail of 16 or more."
+            f"A picture cannot be read with {_shown(tokens)} visual tokens. Choose an image "
+            f"detail that is a whole number from {LEAST_VISUAL_TOKENS} to {MOST_VISUAL_TOKENS}."
         )
     _check_sampling(request.sampling)
 
@@ -56,10 +68,10 @@ def _check_sampling(sampling: Sampling) -> None:
     if sampling.seed is None:
         del values["seed"]
     try:
-        GenerationSettings.model_validate(values)
+        _AnswerSettings.model_validate(values)
     except ValidationError as error:
         faults = [
-            f"{fault['loc'][0]} = {fault['input']}: {fault['msg'].replace('Input should', 'must')}"
+            f"{fault['loc'][0]} = {_shown(fault['input'])}: {_in_words(fault['msg'])}"
             for fault in error.errors()
         ]
         raise PromptError(
@@ -67,11 +79,35 @@ def _check_sampling(sampling: Sampling) -> None:
         ) from error
 
 
+def _in_words(message: str) -> str:
+    return message.replace("Input should", "must").replace("valid integer", "whole number")
+
+
+def _shown(value: object) -> str:
+    """Write a value that came from outside, whatever it is and however long."""
+    try:
+        return f"{value!r:.40}"
+    except ValueError:  # Python refuses to write out an int of thousands of digits
+        return "a number of thousands of digits"
+
+
 def room_for_answer(request: AskRequest, prompt: Prompt, limits: AnswerLimits) -> int:
-    """Return how many tokens the answer may have. Raises ContextLengthError when none."""
+    """Return how many tokens the answer may have.
+
+    Raises ContextLengthError when there is none, or when pictures leave no room for words.
+    """
     limit, used = limits.context_tokens, len(prompt.token_ids)
+    visual = sum(span.length for span in prompt.spans)
+    most_visual = limit - min(TEXT_TOKENS, limit // 8)
+    if visual > most_visual:
+        count = len(prompt.spans)
+        these = f"{count} pictures of this chat take" if count > 1 else "picture of this chat takes"
+        raise ContextLengthError(
+            f"The {these} {visual} visual tokens; the limit is "
+            f"{most_visual} of the {limit} tokens a chat may have, so that words have room. "
+            "Start a new chat, remove pictures, or lower the image detail."
+        )
     if used >= limit:
-        visual = sum(span.length for span in prompt.spans)
         raise ContextLengthError(
             f"This chat has {used} tokens, {visual} of them for pictures; the limit is {limit}. "
             "Start a new chat, remove pictures, or lower the image detail."
