@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
-from fake_engine import FakeEngine, wait_until
+from fake_engine import FakeEngine, Script, wait_until
 
 from vlm.chat import AskRequest, Message
 from vlm.errors import BusyError, GenerationError
@@ -57,6 +58,40 @@ def test_a_stop_before_the_engine_ends_the_wait(gate: threading.Event) -> None:
     end = list(pieces)[-1]
     assert end.stats is not None and end.stats.finish_reason == "cancelled"
     assert engine.requests == []
+
+
+def test_forgetting_a_chat_stops_what_it_asked_before_the_engine(gate: threading.Event) -> None:
+    engine = FakeEngine()
+    late = made_behind(gate, engine)
+    late.start()
+    unread, forgotten = late.ask(REQUEST), late.ask(REQUEST)
+    kept = late.ask(replace(REQUEST, conversation_id="another chat"))
+    waiting = iter(forgotten)
+    next(waiting)
+    late.forget("chat")
+    for pieces in (unread, waiting):
+        end = list(pieces)[-1]
+        assert end.stats is not None and end.stats.finish_reason == "cancelled"
+    gate.set()
+    assert list(kept)[-1].stage == "done"
+    assert [request.conversation_id for request in engine.requests] == ["another chat"]
+
+
+def test_forgetting_a_chat_also_reaches_an_engine_that_came_meanwhile(
+    gate: threading.Event,
+) -> None:
+    engine = FakeEngine(script=Script(by_step=True))
+    late = made_behind(gate, engine)
+    late.start()
+    pieces = iter(late.ask(REQUEST))
+    next(pieces)
+    gate.set()
+    while not engine.requests:
+        next(pieces)
+    late.forget("chat")
+    assert engine.forgotten == ["chat"]
+    end = list(pieces)[-1]
+    assert end.stats is not None and end.stats.finish_reason == "cancelled"
 
 
 def test_more_questions_than_places_are_refused(gate: threading.Event) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -41,6 +42,8 @@ class LateEngine:
         self._is_over = threading.Event()
         """Set when the engine is there, will never be, or is closed."""
         self._waiting = 0
+        self._early: weakref.WeakSet[_LateAnswer] = weakref.WeakSet()
+        """Answers to questions that came before the engine."""
         self._is_closed = False
         self._lock = threading.Lock()
 
@@ -74,7 +77,10 @@ class LateEngine:
                 f"{self._waiting} questions are waiting already and the limit is "
                 f"{self._queue_size}. Try again in a minute."
             )
-        return _LateAnswer(self, request)
+        answer = _LateAnswer(self, request)
+        with self._lock:
+            self._early.add(answer)
+        return answer
 
     def state(self) -> ModelState:
         """Say where the model is; never blocks."""
@@ -100,7 +106,11 @@ class LateEngine:
         )
 
     def forget(self, conversation_id: str) -> None:
-        """Stop and drop all that is kept for a conversation."""
+        """Stop and drop all that is kept for a conversation, questions before the engine too."""
+        with self._lock:
+            early = [answer for answer in self._early if answer.conversation_id == conversation_id]
+        for answer in early:
+            answer.stop()
         if self._engine is not None:
             self._engine.forget(conversation_id)
 
@@ -152,6 +162,11 @@ class _LateAnswer:
         self._clock = AnswerClock()
         self._answer: Answer | None = None
         self._is_stopped = threading.Event()
+
+    @property
+    def conversation_id(self) -> str:
+        """The chat that asked."""
+        return self._request.conversation_id
 
     def __iter__(self) -> Iterator[Piece]:
         """Yield heartbeats until the engine is there, then its pieces. Raises VLMError."""
