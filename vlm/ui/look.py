@@ -36,7 +36,7 @@ def launch_options(settings: Settings) -> dict[str, Any]:
     """Keyword arguments for Blocks.launch() that belong to this page wherever it is served."""
     return {
         "theme": theme(),
-        "css_paths": _FOLDER / "style.css",
+        "css_paths": [_FOLDER / "style.css", _FOLDER / "boxes.css"],
         "head": _HEAD,
         "favicon_path": _FOLDER / "favicon.svg",
         "footer_links": [],

@@ -9,6 +9,7 @@ import gradio as gr
 from vlm.chat import ChatEngine
 from vlm.config import Settings
 from vlm.ui.answering import Chat
+from vlm.ui.boxes_view import BoxesView
 from vlm.ui.header import header_html
 from vlm.ui.panel import panel_html
 from vlm.ui.parts import Parts, lay_out, wording
@@ -29,6 +30,7 @@ class Page:
         self._engine = engine
         self._settings = settings
         self.chat = Chat(engine, settings)
+        self._boxes = BoxesView(self.chat.sessions)
         self._samples = draw_samples()
         self._examples = {
             words: gr.Chatbot(examples=_examples(self._samples, words), render=False).examples
@@ -52,17 +54,23 @@ class Page:
         asked = [parts.box, parts.detail, *parts.sampling]
         # The engine has its own queue; Gradio must not hold questions back as well.
         stream: dict[str, Any] = {**_QUIET, "concurrency_limit": None}
+        shown = []
         for trigger, handler in (
             (parts.box.submit, self.chat.send),
             (parts.retry.click, self.chat.retry),
         ):
-            trigger(handler, asked, changes, **stream).then(
-                self.chat.give_back, parts.box, parts.box, **_AT_ONCE
+            shown.append(
+                trigger(handler, asked, changes, **stream).then(
+                    self.chat.give_back, parts.box, parts.box, **_AT_ONCE
+                )
             )
         parts.box.stop(self.chat.stop, None, parts.box, **_AT_ONCE)
-        parts.undo.click(self.chat.undo, parts.box, changes, **_AT_ONCE)
-        parts.clear.click(self.chat.clear, None, changes, **_AT_ONCE)
-        parts.chat.clear(self.chat.clear, None, changes, **_AT_ONCE)
+        for trigger, handler, inputs in (
+            (parts.undo.click, self.chat.undo, parts.box),
+            (parts.clear.click, self.chat.clear, None),
+            (parts.chat.clear, self.chat.clear, None),
+        ):
+            shown.append(trigger(handler, inputs, changes, **_AT_ONCE))
         parts.chat.example_select(self.take_sample, None, parts.box, **_AT_ONCE)
         parts.webcam.change(
             self.take_photo, [parts.box, parts.webcam], [parts.box, parts.webcam], **_AT_ONCE
@@ -89,7 +97,8 @@ class Page:
         spoken = [getattr(parts, name) for name in wording(EN, self._settings)]
         spoken += [part for part in (*readings, *changes) if part not in spoken]
         page.load(open_page, None, spoken, **_AT_ONCE)
-        parts.language.click(switch_language, None, spoken, **_AT_ONCE)
+        shown.append(parts.language.click(switch_language, None, spoken, **_AT_ONCE))
+        self._boxes.connect(parts.boxes, [parts.box.submit, parts.retry.click], shown)
         page.unload(self.chat.leave)
 
     def refresh(self, request: gr.Request) -> tuple[Any, Any, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import gradio as gr
 
 from vlm.config import IMAGE_DETAILS, Settings
+from vlm.ui.boxes_view import BoxesParts, lay_out_boxes
 from vlm.ui.options import PRESENCE_PENALTY, TEMPERATURE, TOP_K, TOP_P, new_tokens_range
 from vlm.ui.texts import EN, Texts
 
@@ -30,6 +31,7 @@ class Parts:
     retry_load: gr.Button
     language: gr.Button
     chat: gr.Chatbot
+    boxes: BoxesParts
     line: gr.HTML
     box: gr.MultimodalTextbox
     retry: gr.Button
@@ -64,6 +66,7 @@ def lay_out(settings: Settings, examples: Any) -> Parts:
     with gr.Row(elem_id="main"):
         with gr.Column(scale=3, min_width=320, elem_id="left"):
             chat = _chatbot(examples, words["chat"])
+            boxes = lay_out_boxes()
             line = gr.HTML("", elem_id="line", padding=False)
             box = _question_box(words["box"])
             with gr.Row(elem_id="buttons"):
@@ -79,7 +82,7 @@ def lay_out(settings: Settings, examples: Any) -> Parts:
             with gr.Accordion(open=False, elem_id="options", **words["options_fold"]) as options:
                 inputs = _option_inputs(settings, words)
     return Parts(
-        header, retry_load, language, chat, line, box, retry, undo, clear, panel, detail,
+        header, retry_load, language, chat, boxes, line, box, retry, undo, clear, panel, detail,
         fold, webcam, options, *inputs,
     )  # fmt: skip
 
