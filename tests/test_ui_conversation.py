@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from vlm.chat import Message, Piece
 from vlm.stats import AnswerClock
@@ -69,6 +70,37 @@ def test_a_failed_turn_is_no_history_and_makes_place() -> None:
     chat.begin(ask("three"))
     assert told(chat) == [("user", "one"), ("assistant", "1"), ("user", "three")]
     assert len(chat.turns) == 2
+
+
+def test_small_copies_of_pictures_go_with_the_turns_that_are_no_longer_shown(
+    tmp_path: Path,
+) -> None:
+    def with_picture(name: str) -> Turn:
+        path = tmp_path / name
+        path.write_bytes(b"a picture")
+        return Turn(Message("user", name), thumbnails=(path,))
+
+    def left() -> list[str]:
+        return sorted(path.name for path in tmp_path.iterdir())
+
+    chat = Conversation()
+    answered_one, failed = with_picture("answered"), with_picture("failed")
+    chat.begin(answered_one)
+    chat.finish(answered_one, "stop")
+    chat.begin(failed)
+    chat.finish(failed, "failed", "too long")
+    assert left() == ["answered", "failed"], "a failed question is shown until another one comes"
+    again = chat.begin_again()
+    assert again is not None and left() == ["answered", "failed"], "asked again, it still is"
+    chat.finish(again, "failed", "too long")
+    chat.begin(with_picture("next"))
+    assert left() == ["answered", "next"]
+    assert not chat.begin(with_picture("too early"))
+    assert left() == ["answered", "next"]
+    chat.close()
+    chat.finish(chat.turns[-1], "stop")
+    assert not chat.begin(with_picture("too late"))
+    assert left() == ["answered", "next"]
 
 
 def test_the_first_end_counts() -> None:

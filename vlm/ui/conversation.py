@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from vlm.chat import Answer, AnswerStats, FinishReason, Message
+from vlm.ui.thumbnails import remove_thumbnails
 
 TurnEnd = Literal["running", "failed", "stop", "length", "cancelled", "loop"]
 
@@ -62,17 +63,27 @@ class Conversation:
         """True once the chat was cleared or its page closed: nothing shows it any more."""
         return self._is_closed
 
-    def begin(self, turn: Turn) -> bool:
+    def begin(self, turn: Turn, instead_of: Turn | None = None) -> bool:
         """Add a turn, unless an answer is being written or the chat is closed.
 
-        A failed turn at the end makes place: it never was part of the history.
+        `instead_of` is an earlier turn that this one replaces; what came after it goes as well.
+        A failed turn at the end makes place: it never was part of the history. The small
+        copies of pictures go with the turns that are no longer shown, a refused one included.
         """
         with self._lock:
-            if self._is_closed or self.is_busy:
-                return False
-            self.turns = [*self._answered(), turn]
-            self._is_stop_wanted = False
-            return True
+            is_taken = not self._is_closed and not self.is_busy
+            gone = [turn]
+            if is_taken:
+                kept = self._answered()
+                if instead_of in self.turns:
+                    earlier = self.turns[: self.turns.index(instead_of)]
+                    kept = [one for one in kept if one in earlier]
+                gone = [one for one in self.turns if one not in kept]
+                self.turns = [*kept, turn]
+                self._is_stop_wanted = False
+        for one in gone:
+            remove_thumbnails(one.thumbnails)
+        return is_taken
 
     def begin_again(self) -> Turn | None:
         """Start the last turn anew without its answer; None when there is none to start."""
