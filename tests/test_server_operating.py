@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import io
-
 import httpx2
 import pytest
 from fake_engine import READY, FakeEngine, Script
-from PIL import Image
+from pictures_to_send import data_url, png
 from served_api import serving
 
 from vlm.chat import ModelState, Piece
 from vlm.config import Settings
 
 pytest_plugins = ("server_fixtures",)
-
-
-def png(colour: str = "red", size: tuple[int, int] = (64, 48)) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", size, colour).save(file, "PNG")
-    return file.getvalue()
 
 
 def test_health_is_503_with_progress_then_200_and_500_with_the_reason(
@@ -51,8 +42,7 @@ def test_warm_up_asks_about_a_picture_and_leaves_no_chat_behind(
     if way == "raw":
         answer = web.post("/warmup", content=png(), headers={"Content-Type": "image/png"})
     elif way == "json":
-        packed = base64.b64encode(png()).decode()
-        answer = web.post("/warmup", json={"picture": f"data:image/png;base64,{packed}"})
+        answer = web.post("/warmup", json={"picture": data_url(png())})
     else:
         answer = web.post("/warmup")
     assert answer.status_code == 200

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import anyio
@@ -10,11 +12,14 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from vlm.server.refusals import Refusal
-from vlm.units import format_bytes
+from vlm.units import MIB, format_bytes
 
 _Body = TypeVar("_Body", bound=BaseModel)
 
 _SHOWN_FAULTS = 3
+_SMALL_BYTES = 2 * MIB
+_LARGE_AT_ONCE = 4
+"""Large bodies that are read and decoded at once; the others wait, so that memory lasts."""
 
 
 class BodyReader:
@@ -29,6 +34,17 @@ class BodyReader:
         """
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
+        self._large = anyio.CapacityLimiter(_LARGE_AT_ONCE)
+
+    @asynccontextmanager
+    async def room(self, request: Request) -> AsyncGenerator[None, None]:
+        """Wait until there is room for the request's body; held while the body is used."""
+        announced = request.headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) <= _SMALL_BYTES:
+            yield
+        else:
+            async with self._large:
+                yield
 
     async def read(self, request: Request) -> bytes:
         """Return the body. Raises Refusal."""

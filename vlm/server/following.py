@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 
 import anyio
@@ -21,7 +21,7 @@ class Follower:
     def __init__(self, most_answers: int) -> None:
         self._limiter = anyio.CapacityLimiter(most_answers)
 
-    async def follow(self, answer: Answer, request: Request) -> AsyncIterator[Piece]:
+    async def follow(self, answer: Answer, request: Request) -> AsyncGenerator[Piece, None]:
         """Yield the pieces up to "done".
 
         Raises VLMError, and ClientDisconnect once the client is gone. However it ends, the

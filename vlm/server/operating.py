@@ -52,7 +52,8 @@ class Operating:
 
         Waits for the model while it is loading.
         """
-        picture = await self._read_picture(request)
+        async with self.bodies.room(request):
+            picture = await self._read_picture(request)
         state = self.engine.state()
         if state.stage == "failed":
             raise Refusal(500, state.message, "model_failed")

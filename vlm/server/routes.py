@@ -9,12 +9,14 @@ from starlette.routing import BaseRoute, Route
 from vlm.config import Settings
 from vlm.images import PictureLimits
 from vlm.server.bodies import BodyReader
+from vlm.server.completions import Completions
 from vlm.server.following import Follower
 from vlm.server.guard import guarded
 from vlm.server.metrics import Metrics
 from vlm.server.models import Models
 from vlm.server.operating import Operating
 from vlm.server.pictures import PictureReader
+from vlm.server.questions import QuestionReader
 from vlm.server.refusals import Handler, telling
 from vlm.units import MIB
 
@@ -28,12 +30,14 @@ def api_routes(metrics: Metrics, settings: Settings) -> list[BaseRoute]:
     )
     # base64 makes four bytes of three; several pictures share the room of a large one.
     bodies = BodyReader(settings.server.max_upload_bytes * 4 // 3 + MIB)
-    pictures = PictureReader(limits, settings.picture.max_pictures)
+    # A chat is sent whole each time; its questions together may have several times as many.
+    pictures = PictureReader(limits, 4 * settings.picture.max_pictures)
     follower = Follower(settings.server.queue_size + 8)
     operating = Operating(
         engine, metrics, follower, bodies, pictures, settings.picture.max_visual_tokens
     )
     models = Models(engine)
+    completions = Completions(engine, models, follower, bodies, QuestionReader(settings, pictures))
     key = settings.server.api_key
 
     def route(path: str, handler: Handler, method: str, is_open: bool = False) -> Route:
@@ -44,6 +48,7 @@ def api_routes(metrics: Metrics, settings: Settings) -> list[BaseRoute]:
         route("/health", operating.health, "GET", is_open=True),
         route("/metrics", operating.show_metrics, "GET"),
         route("/warmup", operating.warm_up, "POST"),
+        route("/v1/chat/completions", completions.create, "POST"),
         route("/v1/models", models.list_all, "GET"),
         route("/v1/models/{name:path}", models.show, "GET"),
     ]
