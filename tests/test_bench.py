@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from PIL import Image
 from tiny_checkpoint import tiny_config
 
 from vlm.architecture import read_json
 from vlm.checkpoint import load_model
-from vlm.commands import bench, bench_worker
+from vlm.commands import bench, bench_run, bench_worker
 from vlm.commands.bench_questions import ask, noise_picture
 from vlm.commands.bench_random import GEOMETRY_2B, write_random_checkpoint
 from vlm.commands.bench_row import BenchJob, BenchRow, PeakAnon
@@ -51,7 +52,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> list[BenchJob]:
         jobs.append(job)
         return bench_worker.measure(job)
 
-    monkeypatch.setattr(bench, "_run_worker", run_here)
+    monkeypatch.setattr(bench_run, "run_worker", run_here)
     monkeypatch.setattr(bench_worker, "BANDWIDTH_BYTES", 2**22)
     monkeypatch.setattr(bench_worker, "MATMUL_SIDE", 64)
     return jobs
@@ -103,37 +104,45 @@ def test_random_weights_measure_stock_and_every_precision(
     tmp_path: Path,
     geometry: Path,
     in_process: list[BenchJob],
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    rows: list[BenchRow] = []
+    monkeypatch.setattr(BenchResult, "notes", lambda self: rows.extend(self.rows) or [])
     flags = ["--random-weights", "--geometry", str(geometry), "--scratch", str(tmp_path / "s")]
     flags += ["--picture", "256x320", "--new-tokens", "4", "--rounds", "1", "--turns", "2"]
-    assert bench.run(parse(*flags, "--json")) == 0
+    plot = tmp_path / "figures"
+    assert bench.run(parse(*flags, "--stock", "--json", "--plot", str(plot))) == 0
     result = json.loads(capsys.readouterr().out)
-    assert {"machine", "bandwidth_gbps", "matmul_gflops", "rows"} <= result.keys()
+    assert result.keys() == {"machine", "bandwidth_gbps", "matmul_gflops", "rows"}
     assert result["bandwidth_gbps"] > 0 and result["matmul_gflops"] > 0
     kinds = 3 if "int8" in available_kinds() else 2
     assert len(result["rows"]) == 1 + kinds == len(in_process) - 1
     assert [row["engine"] for row in result["rows"]] == ["stock"] + ["ours"] * kinds
     for row in result["rows"]:
-        assert row.keys() >= ROW_KEYS
+        assert row.keys() == ROW_KEYS
         for figure in ("load_s", "vision_s", "prefill_s", "ttft_s", "decode_tps"):
             assert row[figure] > 0, (row["engine"], figure)
         assert row["followup_ttft_s"] > 0 and row["decode_limit_ratio"] > 0
-        assert row["visual_tokens"] == 80 and row["prompt_tokens"] >= 110
-        assert row["chats_tps"] == {"1": row["decode_tps"], "4": None}
+        assert row["chats_tps"].keys() == {"1", "4"}
+        assert row["chats_tps"]["1"] > 0
+        assert (row["chats_tps"]["4"] is None) == (row["engine"] == "stock")
         assert row["peak_rss_bytes"] > 10**8
         assert row["ttft_s"] >= row["vision_s"] + row["prefill_s"] - 1e-6
-    stock, *ours = result["rows"]
-    assert stock["followup_new_tokens"] > 110  # it reads everything again
-    assert all(row["followup_new_tokens"] < 40 for row in ours)
+    stock, *ours = rows
+    assert all(row.visual_tokens == 80 and row.prompt_tokens >= 110 for row in rows)
+    assert stock.followup_new_tokens > 110  # it reads everything again
+    assert all(row.followup_new_tokens < 40 for row in ours)
     assert (tmp_path / "s" / "config.json").exists()
+    with Image.open(plot) as picture:
+        assert picture.format == "PNG"
 
 
 def test_a_model_without_stock(
     bundled_folder: Path, in_process: list[BenchJob], capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--model", str(bundled_folder), "--precision", "fp32", "--rounds", "1"]
-    flags += ["--new-tokens", "3", "--turns", "0", "--picture", "256x256"]
+    flags += ["--new-tokens", "3", "--turns", "0", "--picture", "256x256", "--chats", "1"]
     assert bench.run(parse(*flags)) == 0
     table = capsys.readouterr().out
     assert [job.engine for job in in_process] == ["limits", "ours"]
@@ -158,7 +167,7 @@ def test_worker_process_speaks_json(bundled_folder: Path) -> None:
 def test_a_killed_worker_is_a_row_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     killed = subprocess.CompletedProcess([], -9, stdout="")
     monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: killed)
-    row = bench._row(BenchJob("stock", "x", "fp32", 64, 64, 2, 0, 1, 1))
+    row = bench_run.measure_engine(BenchJob("stock", "x", "fp32", 64, 64, 2, 0, 1, 1))
     assert row.ttft_s is None and "want of memory" in row.note
 
 
@@ -168,6 +177,10 @@ def test_a_killed_worker_is_a_row_with_the_reason(monkeypatch: pytest.MonkeyPatc
         (["--precision", "int4"], "int4 is unknown"),
         (["--random-weights", "--model", "auto"], "exclude each other"),
         (["--new-tokens", "1"], "at least 2"),
+        (["--chats", "0"], "from 1 to 64"),
+        (["--plot", "no/such/folder/x.png"], "there is no folder no/such/folder"),
+        (["--url", "http://127.0.0.1:1/v1", "--stock"], "leave out"),
+        (["--api-key-env", "KEY"], "belongs to --url"),
     ],
 )
 def test_wrong_flags(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,3 +234,37 @@ def test_table_shows_ratios_to_stock() -> None:
     for cell in ("5.00 s (0.50x)", "10.0 tok/s (5.0x)", "85%", "0.50 s (0.05x)", "3.00 GiB"):
         assert cell in row
     assert lines[-1] == "ours int8: a note"
+    assert "read ahead" not in lines[3] and "together" not in lines[3]  # nobody measured them
+
+
+def test_table_shows_what_several_conversations_get_together() -> None:
+    row = BenchRow("ours", "int8", chats_tps={"1": 12.0, "4": None, "8": 42.0})
+    row.speculation_ratio = 1.5
+    lines = render(BenchResult({"cpu_name": "X", "threads": 2}, 29.0, 100.0, (row,)), "M")
+    assert "8: 42.0 tok/s (3.5x)" in lines[-1] and "1.50x" in lines[-1]
+
+
+def test_json_is_the_same_object_whatever_was_measured() -> None:
+    result = BenchResult({"url": "http://x/v1"}, None, None, (BenchRow("server", None),))
+    told = json.loads(json.dumps(result.figures()))
+    assert told.keys() == {"machine", "bandwidth_gbps", "matmul_gflops", "rows"}
+    assert told["rows"][0].keys() == ROW_KEYS
+    assert told["rows"][0]["chats_tps"] == {"1": None, "4": None}
+
+
+def test_share_of_the_limit_counts_the_bytes_of_every_weight_a_token_reads(
+    bundled_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = {"bandwidth_gbps": 20.0, "matmul_gflops": 90.0}
+    measured = {"engine": "ours", "precision": "mixed", "decode_tps": 100.0, "ttft_s": 1.0}
+    monkeypatch.setattr(
+        bench_run, "run_worker", lambda job: rates if job.engine == "limits" else measured
+    )
+    job = BenchJob("ours", str(bundled_folder), "mixed", 64, 64, 2, 0, 1, 1)
+    (row,) = bench_run.measure([job]).rows
+    config = read_json(bundled_folder / "config.json")["text_config"]
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    kv, width = config["num_key_value_heads"], config["head_dim"]
+    layer = hidden * (2 * heads + 2 * kv) * width + 3 * hidden * config["intermediate_size"]
+    weights = config["num_hidden_layers"] * layer + config["vocab_size"] * hidden
+    assert row.decode_limit_ratio == pytest.approx(100.0 * 2 * weights / 20e9)

@@ -12,7 +12,7 @@ from vlm.checkpoint import working_bytes
 from vlm.commands import doctor
 from vlm.commands.bench_random import GEOMETRY_2B
 from vlm.config import load_settings
-from vlm.decoder import DecoderConfig
+from vlm.decoder_config import DecoderConfig
 from vlm.hardware import this_machine
 from vlm.memory_plan import WeightUnit
 from vlm.model_source import DEFAULT_MODEL

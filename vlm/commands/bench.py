@@ -1,42 +1,36 @@
 """Measure this machine: time to the first token, tokens per second and peak memory.
 
 --random-weights runs the real 2B geometry without any download. Every engine runs in a process
-of its own, one after the other; times are the best of all rounds.
+of its own, one after the other; times are the best of all rounds. --url asks the same of another
+program that speaks the OpenAI protocol.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import shutil
-import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
+from vlm.commands.bench_plot import write_plot
 from vlm.commands.bench_random import GEOMETRY_2B, write_random_checkpoint
-from vlm.commands.bench_row import BenchJob, BenchRow
+from vlm.commands.bench_row import BenchJob
+from vlm.commands.bench_run import LANGUAGE_BYTES, measure
+from vlm.commands.bench_server import open_server
 from vlm.commands.bench_table import BenchResult, render
+from vlm.commands.bench_url import measure_url
 from vlm.config import load_settings
 from vlm.download import DownloadProgress
 from vlm.errors import ConfigError, VLMError
-from vlm.hardware import this_machine
 from vlm.linear import available_kinds
 from vlm.loading import verdict_file
-from vlm.memory_plan import KIND_BYTES
 from vlm.model_source import find_model
-from vlm.packing import weight_units
-from vlm.skeleton import build_skeleton
 from vlm.units import format_bytes
 
 EXIT_ERROR = 1
-REPOSITORY = Path(__file__).resolve().parents[2]
-LANGUAGE_BYTES = {"fp32": KIND_BYTES["fp32"], "mixed": KIND_BYTES["fp16"]} | {
-    "int8": KIND_BYTES["int8"]
-}
+MOST_CHATS = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,16 +40,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--geometry", type=Path, default=GEOMETRY_2B, metavar="FILE",
         help="config.json of another geometry for --random-weights")  # fmt: skip
     add("--scratch", type=Path, metavar="DIR", help="where random weights are written and kept")
-    add("--model", help="auto, bundled, a name on the Hugging Face Hub, or a folder")
+    add("--model", help="auto, bundled, a name on the Hugging Face Hub, or a folder; "
+        "with --url: the server's name of it (default: the first it lists)")  # fmt: skip
     add("--precision", help="auto, fp32, mixed, int8 or all (with random weights: all)")
-    add("--stock", action=argparse.BooleanOptionalAction,
-        help="also transformers' generate in fp32 (default with random weights)")  # fmt: skip
+    add("--stock", action=argparse.BooleanOptionalAction, default=False,
+        help="also transformers' generate in fp32")  # fmt: skip
     add("--picture", type=_size, default=(448, 448), metavar="WxH", help="size of the picture")
     add("--turns", type=int, default=1, help="follow-up questions after the first")
+    add("--chats", type=int, metavar="N",
+        help="conversations asked at the same time (4; with --url: 1)")  # fmt: skip
     add("--rounds", type=int, default=2, help="repetitions, of which the best counts")
     add("--new-tokens", type=int, default=32, help="tokens of every answer")
     add("--threads", type=int, default=0, help="threads that compute; 0: the usable cores")
+    add("--url", metavar="URL", help="measure this OpenAI-compatible server: http://HOST/v1")
+    add("--api-key-env", metavar="NAME", help="environment variable that holds its key")
     add("--json", action="store_true", help="print one JSON object")
+    add("--plot", type=Path, metavar="FILE", help="also draw the figures into this PNG file")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,86 +63,55 @@ def run(args: argparse.Namespace) -> int:
     try:
         _check(args)
         with ExitStack() as stack:
-            folder, name = _model(args, stack)
-            result = measure(args, folder)
+            result, name = _measure_url(args) if args.url else _measure_here(args, stack)
+        _print(args, result, name)
     except VLMError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_ERROR
-    text = json.dumps(dataclasses.asdict(result)) if args.json else "\n".join(render(result, name))
-    sys.stdout.write(f"{text}\n")
     return EXIT_ERROR if all(row.ttft_s is None for row in result.rows) else 0
 
 
-def measure(args: argparse.Namespace, folder: Path) -> BenchResult:
-    """Measure the limits of the machine, then every engine. Raises VLMError."""
-    limits, *engines = _jobs(args, folder.resolve())
-    rates = _run_worker(limits)
-    if "error" in rates:
-        raise ConfigError(str(rates["error"]))
-    units = weight_units(build_skeleton(folder))
-    matrices = sum(unit.matrix_elements for unit in units if unit.part == "language")
-    rows = []
-    for job in engines:
-        row = _row(job)
-        if row.decode_tps is not None and row.precision in LANGUAGE_BYTES:
-            token_bytes = matrices * LANGUAGE_BYTES[row.precision]
-            row.decode_limit_ratio = row.decode_tps * token_bytes / (rates["bandwidth_gbps"] * 1e9)
-        rows.append(row)
-    machine = dataclasses.asdict(this_machine())
-    machine["threads"] = args.threads or this_machine().usable_cores
-    return BenchResult(machine, rates["bandwidth_gbps"], rates["matmul_gflops"], tuple(rows))
+def _print(args: argparse.Namespace, result: BenchResult, name: str) -> None:
+    """Show the result, the JSON object alone on stdout. Raises ConfigError."""
+    if args.json:
+        sys.stdout.write(f"{json.dumps(result.figures())}\n")
+        sys.stderr.writelines(f"{note}\n" for note in result.notes())
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in render(result, name))
+    if args.plot:
+        write_plot(result, name, args.plot)
 
 
-def _jobs(args: argparse.Namespace, folder: Path) -> list[BenchJob]:
-    """Return the jobs of one run: the machine's limits, stock if wanted, ours."""
+def _measure_url(args: argparse.Namespace) -> tuple[BenchResult, str]:
+    """Measure another program's server; the rates of this machine say nothing about it."""
+    server = open_server(args.url, args.api_key_env, args.model)
+    _say(f"Asking {server.model} at {server.url} ...")
+    row = measure_url(server, _job(args, "server", "", Path()))
+    machine: dict[str, object] = {"url": server.url, "model": server.model}
+    return BenchResult(machine, None, None, (row,)), server.model
+
+
+def _measure_here(args: argparse.Namespace, stack: ExitStack) -> tuple[BenchResult, str]:
+    folder, name = _model(args, stack)
+    stock = [_job(args, "stock", "fp32", folder)] if args.stock else []
+    ours = [_job(args, "ours", precision, folder) for precision in _precisions(args)]
+    return measure([*stock, *ours]), name
+
+
+def _job(args: argparse.Namespace, engine: str, precision: str, folder: Path) -> BenchJob:
     width_px, height_px = args.picture
-    limits = BenchJob(
-        engine="limits",
-        folder=str(folder),
-        precision="fp32",
+    return BenchJob(
+        engine=engine,
+        folder=str(folder.resolve()),
+        precision=precision,
         width_px=width_px,
         height_px=height_px,
         new_tokens=args.new_tokens,
         turns=args.turns,
         rounds=args.rounds,
         threads=args.threads,
+        chats=args.chats or (1 if args.url else 4),
     )
-    has_stock = args.random_weights if args.stock is None else args.stock
-    stock = [dataclasses.replace(limits, engine="stock")] if has_stock else []
-    ours = [
-        dataclasses.replace(limits, engine="ours", precision=precision)
-        for precision in _precisions(args)
-    ]
-    return [limits, *stock, *ours]
-
-
-def _row(job: BenchJob) -> BenchRow:
-    """Measure one engine; a failure is a row that says why, and the others still run."""
-    _say(f"Measuring {job.engine} in {job.precision} precision ...")
-    result = _run_worker(job)
-    if "error" in result:
-        return BenchRow(job.engine, job.precision, note=str(result["error"]))
-    return BenchRow(**result)
-
-
-def _run_worker(job: BenchJob) -> dict[str, Any]:
-    """Run a job in a process of its own and return what it printed last."""
-    done = subprocess.run(
-        [sys.executable, "-m", "vlm.commands.bench_worker"],
-        input=json.dumps(dataclasses.asdict(job)),
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=REPOSITORY,
-        check=False,
-    )
-    lines = done.stdout.strip().splitlines()
-    if done.returncode != 0 or not lines:
-        reason = f"its process ended with code {done.returncode}"
-        if done.returncode == -9:
-            reason = "the system ended its process, most likely for want of memory"
-        return {"error": f"Not measured: {reason}."}
-    result: dict[str, Any] = json.loads(lines[-1])
-    return result
 
 
 def _model(args: argparse.Namespace, stack: ExitStack) -> tuple[Path, str]:
@@ -168,7 +137,7 @@ def _model(args: argparse.Namespace, stack: ExitStack) -> tuple[Path, str]:
     return scratch, f"{name}, random weights"
 
 
-def _precisions(args: argparse.Namespace) -> Sequence[str]:
+def _precisions(args: argparse.Namespace) -> tuple[str, ...]:
     wanted = args.precision or ("all" if args.random_weights else "auto")
     if wanted != "all":
         return (wanted,)
@@ -183,6 +152,17 @@ def _check(args: argparse.Namespace) -> None:
         )
     if args.random_weights and args.model:
         raise ConfigError("--random-weights and --model exclude each other; give one of them.")
+    if args.url and (args.random_weights or args.stock or args.precision):
+        raise ConfigError(
+            "--url measures another program's server: leave out --random-weights, --stock and "
+            "--precision."
+        )
+    if args.api_key_env and not args.url:
+        raise ConfigError("--api-key-env belongs to --url; give both, or neither.")
+    if args.chats is not None and not 1 <= args.chats <= MOST_CHATS:
+        raise ConfigError(f"--chats {args.chats} must be from 1 to {MOST_CHATS}.")
+    if args.plot and not args.plot.absolute().parent.is_dir():
+        raise ConfigError(f"--plot {args.plot}: there is no folder {args.plot.parent}; make it.")
     if args.new_tokens < 2 or args.rounds < 1 or args.turns < 0 or args.threads < 0:
         raise ConfigError(
             "--new-tokens must be at least 2, --rounds at least 1, --turns and --threads at "

@@ -6,8 +6,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from vlm.chat import AnswerStats, AskRequest, Message, ModelState, Sampling
+from vlm.chat import AnswerStats, AskRequest, ChatEngine, Message, ModelState, Sampling
+from vlm.commands.bench_chats import AnswerSpan, chats_tps
 from vlm.commands.bench_questions import (
+    ANY_SIZE,
     FOLLOWUP_TOKENS,
     QUESTION_TEXT_TOKENS,
     ask,
@@ -17,11 +19,8 @@ from vlm.commands.bench_row import BenchJob, BenchRow, best
 from vlm.config import load_settings
 from vlm.engine import Engine
 from vlm.errors import ModelError
-from vlm.patches import PatchedPicture, PictureGeometry, patch_picture
+from vlm.patches import MeasuredPicture, PictureGeometry, measure_picture
 from vlm.prompt import ChatTokenizer
-
-ANY_SIZE = 16384
-"""Visual tokens a picture may take: the size that was asked for is measured, not a smaller one."""
 
 
 def measure_ours(job: BenchJob) -> BenchRow:
@@ -33,6 +32,7 @@ def measure_ours(job: BenchJob) -> BenchRow:
             "model.precision": job.precision,
             "model.threads": job.threads,
             "generation.loop_guard": False,  # random weights repeat themselves
+            "server.queue_size": max(16, job.chats),
         },
     )
     start = time.perf_counter()
@@ -41,7 +41,7 @@ def measure_ours(job: BenchJob) -> BenchRow:
         state = _wait_until_ready(engine)
         row = BenchRow("ours", state.precision, load_s=time.perf_counter() - start)
         row.note = state.notice
-        _ask_all(engine, job, row)
+        ask_all(engine, job, row)
     finally:
         engine.close()
     return row
@@ -55,27 +55,41 @@ def _wait_until_ready(engine: Engine) -> ModelState:
     return state
 
 
-def _ask_all(engine: Engine, job: BenchJob, row: BenchRow) -> None:
+def ask_all(engine: ChatEngine, job: BenchJob, row: BenchRow) -> None:
+    """Ask a ready engine everything and fill the row with what it cost. Raises VLMError."""
     folder = Path(job.folder)
     asker = _Asker(engine, job, ChatTokenizer.from_folder(folder))
     geometry = PictureGeometry.from_folder(folder)
-    asker.ask("warm-up", [], (), None)
-    firsts, followups = [], []
+    asker.ask_on("warm-up", [], (), FOLLOWUP_TOKENS)
+    firsts, followups, questions = [], [], []
     for i in range(job.rounds):
         picture = noise_picture(job.width_px, job.height_px, seed=i)
-        patched = (patch_picture(picture, geometry, ANY_SIZE),)
+        measured = (measure_picture(picture, geometry, ANY_SIZE),)
         question, _ = ask(
-            asker.tokenizer, [], patched, picture, patched[0].visual_tokens + QUESTION_TEXT_TOKENS
+            asker.tokenizer, [], measured, picture, measured[0].visual_tokens + QUESTION_TEXT_TOKENS
         )
+        questions.append(question)
         chat = [question]
         turn = asker.send(f"round {i}", chat)
         firsts.append(turn.stats)
         for _ in range(job.turns):
             chat.append(Message("assistant", turn.text, token_ids=turn.stats.token_ids))
             known = turn.stats.prompt_tokens + len(turn.stats.token_ids)
-            turn = asker.ask(f"round {i}", chat, patched, known + FOLLOWUP_TOKENS)
+            turn = asker.ask_on(f"round {i}", chat, measured, known + FOLLOWUP_TOKENS)
             followups.append(turn.stats)
+        engine.forget(f"round {i}")
     _fill(row, firsts, followups)
+    if job.chats > 1:
+        row.chats_tps = _measure_chats(asker, questions[-1])
+
+
+def _measure_chats(asker: _Asker, question: Message) -> dict[str, float | None]:
+    """Let conversations read the question one by one, then answer it at the same time."""
+    for i in range(asker.job.chats):
+        asker.send(f"chat {i}", [question], new_tokens=1)
+    return chats_tps(
+        lambda i: asker.send(f"chat {i}", [question]).span, asker.job.chats, asker.job.rounds
+    )
 
 
 def _fill(row: BenchRow, firsts: list[AnswerStats], followups: list[AnswerStats]) -> None:
@@ -94,41 +108,53 @@ def _fill(row: BenchRow, firsts: list[AnswerStats], followups: list[AnswerStats]
 
 @dataclass(frozen=True)
 class _Turn:
-    """One answer and what it cost."""
+    """One answer, when it was asked for, and what it cost."""
 
     text: str
     stats: AnswerStats
+    asked_at: float
+
+    @property
+    def span(self) -> AnswerSpan:
+        """When its tokens came, the stop token included."""
+        stats = self.stats
+        tokens = stats.new_tokens + (stats.finish_reason == "stop")
+        first_at = self.asked_at + stats.ttft_s
+        decode_s = (tokens - 1) / stats.decode_tps if stats.decode_tps > 0 else 0.0
+        return AnswerSpan(first_at, first_at + decode_s, tokens)
 
 
 @dataclass(frozen=True)
 class _Asker:
     """Sends chats to the engine, greedily."""
 
-    engine: Engine
+    engine: ChatEngine
     job: BenchJob
     tokenizer: ChatTokenizer
 
-    def ask(
+    def ask_on(
         self,
         conversation_id: str,
         chat: list[Message],
-        patched: tuple[PatchedPicture, ...],
-        wanted_tokens: int | None,
+        pictures: tuple[MeasuredPicture, ...],
+        wanted_tokens: int,
     ) -> _Turn:
         """Add a question of text to a chat and send it."""
-        question, _ = ask(self.tokenizer, chat, patched, None, wanted_tokens or FOLLOWUP_TOKENS)
+        question, _ = ask(self.tokenizer, chat, pictures, None, wanted_tokens)
         chat.append(question)
         return self.send(conversation_id, chat)
 
-    def send(self, conversation_id: str, chat: list[Message]) -> _Turn:
-        """Send a chat and wait for its answer. Raises VLMError."""
+    def send(self, conversation_id: str, chat: list[Message], new_tokens: int = 0) -> _Turn:
+        """Send a chat and wait for its answer of the job's length. Raises VLMError."""
         sampling = Sampling(
-            temperature=0.0, presence_penalty=0.0, max_new_tokens=self.job.new_tokens
+            temperature=0.0,
+            presence_penalty=0.0,
+            max_new_tokens=new_tokens or self.job.new_tokens,
         )
         request = AskRequest(conversation_id, tuple(chat), sampling, ANY_SIZE)
-        text = ""
+        text, asked_at = "", time.perf_counter()
         for piece in self.engine.ask(request):
             text += piece.text
             if piece.stats is not None:
-                return _Turn(text, piece.stats)
+                return _Turn(text, piece.stats, asked_at)
         raise ModelError("The engine ended an answer without its figures.")

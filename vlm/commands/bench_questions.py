@@ -11,9 +11,10 @@ from PIL import Image
 
 from vlm.chat import Message
 from vlm.images import Picture, open_picture
-from vlm.patches import PatchedPicture
-from vlm.prompt import ChatTokenizer, Prompt
+from vlm.prompt import ChatTokenizer, Prompt, PromptPicture
 
+ANY_SIZE = 16384
+"""Visual tokens a picture may take: the size that was asked for is measured, not a smaller one."""
 QUESTION_TEXT_TOKENS = 30
 """Tokens around the picture: the template and a question of one sentence."""
 FOLLOWUP_TOKENS = 23
@@ -30,7 +31,7 @@ def noise_picture(width_px: int, height_px: int, seed: int) -> Picture:
 def ask(
     tokenizer: ChatTokenizer,
     before: Sequence[Message],
-    pictures: Sequence[PatchedPicture],
+    pictures: Sequence[PromptPicture],
     shown: Picture | None,
     wanted_tokens: int,
 ) -> tuple[Message, Prompt]:

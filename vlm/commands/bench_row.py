@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 
@@ -23,6 +23,8 @@ class BenchJob:
     """Follow-ups after the first question."""
     rounds: int
     threads: int
+    chats: int = 4
+    """Conversations asked at the same time; below 2 only one is."""
 
 
 @dataclass
@@ -30,8 +32,9 @@ class BenchRow:
     """Figures of one engine; the names are those of the --json output and stay."""
 
     engine: str
-    """ "stock" (transformers' generate) or "ours"."""
-    precision: str
+    """ "stock" (transformers' generate), "ours", or "server" (another program, by its URL)."""
+    precision: str | None
+    """None where a server does not tell it."""
     load_s: float | None = None
     vision_s: float | None = None
     """Resizing, patching and encoding of the picture; the best round, as all times here."""
@@ -44,9 +47,11 @@ class BenchRow:
     followup_ttft_s: float | None = None
     """To the first token of a short follow-up in the same chat."""
     readahead_ttft_s: float | None = None
+    """None: the engine reads no picture before it is asked about it."""
     chats_tps: dict[str, float | None] = field(default_factory=lambda: {"1": None, "4": None})
     """Tokens per second of all chats together, by their number."""
     speculation_ratio: float | None = None
+    """None: the engine guesses no tokens ahead."""
     peak_rss_bytes: int | None = None
     peak_anon_bytes: int | None = None
     """Without pages of files."""
@@ -57,6 +62,13 @@ class BenchRow:
     """Tokens of the follow-up's prompt that were not cached."""
     note: str = ""
     """Why something is missing or other than asked for."""
+
+    def figures(self) -> dict[str, object]:
+        """Return what --json tells of this row: always the same keys, None where not measured."""
+        return {name: value for name, value in asdict(self).items() if name not in _TABLE_ONLY}
+
+
+_TABLE_ONLY = {"prompt_tokens", "visual_tokens", "new_tokens", "followup_new_tokens", "note"}
 
 
 class PeakAnon:

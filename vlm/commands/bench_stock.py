@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from vlm.chat import Message
-from vlm.commands.bench_ours import ANY_SIZE
 from vlm.commands.bench_questions import (
+    ANY_SIZE,
     FOLLOWUP_TOKENS,
     QUESTION_TEXT_TOKENS,
     ask,

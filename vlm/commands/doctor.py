@@ -1,7 +1,8 @@
 """Say what this machine is and how the model would run on it: `python demo.py doctor`.
 
 Covers CPU, usable cores, memory and limits, the chosen precision with its measurements, and
-whether the model is here and how much it needs. Nothing is downloaded and no weight is loaded.
+whether the model is here and how much it needs. Nothing is downloaded, and no weight is loaded
+unless --compare-precision asks what a precision costs.
 """
 
 from __future__ import annotations
@@ -19,15 +20,21 @@ import torch
 
 from vlm.architecture import CONFIG_FILE, read_json
 from vlm.checkpoint import working_bytes
+from vlm.commands.doctor_compare import (
+    FP32,
+    PrecisionCost,
+    compare_precisions,
+    plans_to_compare,
+)
 from vlm.config import Settings, load_settings
-from vlm.decoder import DecoderConfig
+from vlm.decoder_config import DecoderConfig
 from vlm.errors import ConfigError, ModelError, VLMError
 from vlm.hardware import Hardware, this_machine
 from vlm.hub_cache import hub_cache_folder
 from vlm.linear import available_kinds
 from vlm.loading import spare_bytes, use_threads, verdict_file
 from vlm.memory import FreeMemory, free_memory
-from vlm.memory_plan import WeightUnit
+from vlm.memory_plan import WeightUnit, smaller_plans
 from vlm.model_source import DEFAULT_MODEL, HUB_ID, find_model
 from vlm.packing import weight_units
 from vlm.precision import PrecisionPlan, choose_precision
@@ -78,6 +85,8 @@ class Report:
     spare_bytes: int
     """Memory a model may take: what is free, less what the settings keep free."""
     model: ModelReport
+    comparison: tuple[PrecisionCost, ...] | None = None
+    """What precisions cost against fp32; None when that was not asked for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,13 +96,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", help="auto, bundled, a name on the Hugging Face Hub, or a folder")
     add("--precision", help="auto, fp32, mixed or int8")
     add("--config", metavar="NAME|FILE", help="settings: a name in configs/, or a TOML file")
+    add("--compare-precision", action="store_true",
+        help="also load the model that is here and compare its answers with fp32's")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the report; returns 0, or 1 with a sentence on stderr."""
     try:
         overrides = {"model.model": args.model, "model.precision": args.precision}
-        report = diagnose(load_settings(args.config, overrides))
+        settings = load_settings(args.config, overrides)
+        report = diagnose(settings)
+        if args.compare_precision:
+            report = dataclasses.replace(report, comparison=_compare(settings, report))
     except VLMError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_ERROR
@@ -122,6 +136,18 @@ def diagnose(settings: Settings) -> Report:
         spare_bytes=spare_bytes(settings),
         model=_look_for_model(settings),
     )
+
+
+def _compare(settings: Settings, report: Report) -> tuple[PrecisionCost, ...]:
+    """Compare the precisions of the model that is here, the built-in one where no other is."""
+    if report.precision is None:
+        raise ConfigError(report.precision_note)
+    plans = plans_to_compare(report.precision)
+    cache = Path(settings.model.cache_folder or hub_cache_folder()).expanduser()
+    found = find_model(settings.model.model, lambda _: None, cache_folder=cache, download=False)
+    sys.stderr.write(f"Comparing the precisions of {found.name}.\n")
+    needs = _needs_of_folder(found.path)
+    return tuple(compare_precisions(found.path, plans, needs, report.spare_bytes))
 
 
 def _look_for_model(settings: Settings) -> ModelReport:
@@ -173,12 +199,11 @@ def _needs_of_folder(folder: Path) -> dict[str, int]:
 
 def _needs(units: Sequence[WeightUnit], working: int) -> dict[str, int]:
     """Bytes of memory by precision, for those that this machine can compute in."""
-    kinds = available_kinds()
-    half = next((kind for kind in kinds if kind in ("fp16", "bf16")), None)
-    plans = [PrecisionPlan("fp32", "fp32", "fp32", "", {})]
-    plans += [PrecisionPlan("mixed", "fp32", half, "", {})] if half else []
-    plans += [PrecisionPlan("int8", "fp32", "int8", "", {})] if "int8" in kinds else []
-    return {plan.name: sum(unit.nbytes(plan) for unit in units) + working for plan in plans}
+    needs: dict[str, int] = {}
+    for plan in (FP32, *smaller_plans(FP32, available_kinds())):
+        # Two plans of one name differ in the vision part; the first is what the name means.
+        needs.setdefault(plan.name, sum(unit.nbytes(plan) for unit in units) + working)
+    return needs
 
 
 def _free_disk_bytes(folder: Path) -> int:
@@ -195,6 +220,7 @@ def render(report: Report) -> list[str]:
         *_section("Precision", _precision_rows(report)),
         "",
         *_section("Model", _model_rows(report)),
+        *_comparison_lines(report),
     ]
 
 
@@ -253,3 +279,18 @@ def _model_rows(report: Report) -> list[tuple[str, str]]:
         fits = "fits" if need <= report.spare_bytes else "more than may be taken"
         rows += [("Memory needed", f"{name}: {format_bytes(need)} ({fits})")]
     return rows
+
+
+def _comparison_lines(report: Report) -> list[str]:
+    if report.comparison is None:
+        return []
+    rows = [
+        (
+            cost.precision,
+            f"the same most likely token at {cost.top1_agreement:.2%} of {cost.tokens} tokens in "
+            f"{cost.answers} answers, mean KL {cost.mean_kl:.2g} nats "
+            f"(vision {cost.vision}, language {cost.language})",
+        )
+        for cost in report.comparison
+    ]
+    return ["", *_section("Compared with fp32", rows)]
