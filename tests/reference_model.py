@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from vlm.decoder import Decoder, DecoderConfig, DecoderWeights, LayerWeights
+from vlm.decoder import Decoder, DecoderWeights, LayerWeights
+from vlm.decoder_config import DecoderConfig
 from vlm.linear import WeightKind, pack
 from vlm.vision import (
     BlockWeights,

@@ -6,7 +6,8 @@ import pytest
 import torch
 from reference_model import Chat, chat, decoder, stock_model, vision_tower
 
-from vlm.decoder import DecoderConfig
+from vlm.decoder import Segment
+from vlm.decoder_config import DecoderConfig
 from vlm.errors import CheckpointError, Stopped
 from vlm.linear import available_kinds
 
@@ -186,3 +187,22 @@ def test_config_faults_are_named(stock):
         )
     with pytest.raises(CheckpointError, match="vocab_size"):
         DecoderConfig.from_config({"text_config": {"num_attention_heads": 2}})
+
+
+
+def test_conversations_forwarded_together_get_what_each_gets_alone(stock, model):
+    """One has a picture, another more rows: each has its own length, positions and cache."""
+    grids, counts = [(), ((1, 6, 8),), ((1, 6, 8), (1, 8, 6))], [1, 3, 2]
+    runners = [Runner(model, chat(stock, *g)) for g in grids]
+    starts = [len(r.chat.token_ids) - n for r, n in zip(runners, counts, strict=True)]
+    for runner, start in zip(runners, starts, strict=True):
+        runner.run(0, start)
+    out = runners[0].decoder.forward_together(
+        torch.cat([r.hidden[start:] for r, start in zip(runners, starts, strict=True)]),
+        torch.cat([r.chat.position_ids[:, s:] for r, s in zip(runners, starts, strict=True)], 1),
+        [Segment(r.cache, n) for r, n in zip(runners, counts, strict=True)],
+    )
+    logits = runners[0].decoder.logits(out).split(counts)
+    for runner, start, given in zip(runners, starts, logits, strict=True):
+        assert runner.cache.is_even and runner.cache.length == len(runner.chat.token_ids)
+        assert_close(given, runner.chat.expected[start:])

@@ -54,9 +54,10 @@ class Listener:
 class Asker:
     """A generator whose logits are written down."""
 
-    def __init__(self, model, prefill_rows=256):
+    def __init__(self, model, prefill_rows=256, guess_tokens=0):
         caches = ConversationCaches(2**30, model.decoder.new_cache)
-        limits = AnswerLimits(model.info.context_tokens, 8, True, prefill_rows)
+        # Without guesses, so that every row of logits is one token of the answer.
+        limits = AnswerLimits(model.info.context_tokens, 8, True, prefill_rows, guess_tokens)
         self.generator = Generator(model, caches, FeatureCache(2**28), limits)
 
     def ask(self, messages, conversation_id="c", sampling=GREEDY, stop_after=None):

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
+from vlm.answer_run import LOOP_NOTICE
 from vlm.chat import AskRequest, Message, Sampling
 from vlm.checkpoint import load_model
 from vlm.errors import ContextLengthError, PromptError
-from vlm.generate import LOOP_NOTICE, Generator
+from vlm.generate import Generator
 from vlm.images import open_picture
 from vlm.kv_cache import ConversationCaches, FeatureCache
 from vlm.precision import PrecisionPlan
@@ -117,7 +118,7 @@ def test_a_loop_is_ended_with_a_notice_unless_the_guard_is_off(endless, monkeypa
             self.pushed.append(token_id)
             return len(self.pushed) == 3
 
-    monkeypatch.setattr("vlm.generate.LoopGuard", Third)
+    monkeypatch.setattr("vlm.answer_run.LoopGuard", Third)
     stats, heard = answer(generator(endless), [Message("user", "Hello")])
     assert (stats.finish_reason, stats.new_tokens) == ("loop", 3)
     assert heard.notices == [LOOP_NOTICE]

@@ -36,8 +36,14 @@ class Job:
         describe_wait: Callable[[Job], Piece],
         on_stop: Callable[[Job], None],
         abandoned_s: float = ABANDONED_S,
+        is_ahead: bool = False,
     ) -> None:
+        """Start the clock of a request.
+
+        is_ahead: only read the pictures; the question comes later.
+        """
         self.request = request
+        self.is_ahead = is_ahead
         self.clock = AnswerClock()
         self._describe_wait = describe_wait
         self._on_stop = on_stop

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from vlm.architecture import CONFIG_FILE, read_json
-from vlm.decoder import Decoder, DecoderConfig, DecoderWeights
+from vlm.decoder import Decoder, DecoderWeights
+from vlm.decoder_config import DecoderConfig
 from vlm.errors import CheckpointError
 from vlm.linear import PackedLinear, available_kinds, int8_input_levels
 from vlm.memory import free_memory

@@ -120,6 +120,7 @@ class ServerSettings(_Section):
     host: str = Field("127.0.0.1", min_length=1)
     port: int = Field(7860, ge=1, le=65535)
     queue_size: int = Field(16, ge=1, le=1000)
+    answers_at_once: int = Field(4, ge=1, le=16)
     max_upload_bytes: ByteCount = 50 * MIB
     api_key: str = Field("", repr=False)
     remote_pictures: bool = False

@@ -9,77 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from vlm.errors import CheckpointError
+from vlm.decoder_config import DecoderConfig
 from vlm.kv_cache import KVCache
 from vlm.linear import PackedLinear
 from vlm.rotary import rope_tables, rotate
-
-
-@dataclass(frozen=True)
-class DecoderConfig:
-    """Geometry of the text decoder, named as in this app."""
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    rms_norm_eps: float
-    rope_theta: float
-    mrope_section: tuple[int, int, int]
-    context_tokens: int
-    tie_word_embeddings: bool
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> DecoderConfig:
-        """Read a checkpoint's whole config.json. Raises CheckpointError."""
-        text = config.get("text_config") or config
-        rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
-        rope_type = rope.get("rope_type", rope.get("type", "default"))
-        for what, value, supported in (
-            ("rope_type", rope_type, ("default", "mrope")),
-            ("hidden_act", text.get("hidden_act", "silu"), ("silu",)),
-        ):
-            if value not in supported:
-                raise CheckpointError(
-                    f"text_config.{what} is {value!r}; supported is {supported[0]!r}. "
-                    "Use one of the dense Qwen3-VL Instruct models."
-                )
-        try:
-            temporal, height, width = rope.get("mrope_section", (24, 20, 20))
-            heads = text["num_attention_heads"]
-            return cls(
-                vocab_size=text["vocab_size"],
-                hidden_size=text["hidden_size"],
-                intermediate_size=text["intermediate_size"],
-                layers=text["num_hidden_layers"],
-                heads=heads,
-                kv_heads=text.get("num_key_value_heads") or heads,
-                head_dim=text.get("head_dim", text["hidden_size"] // heads),
-                rms_norm_eps=text.get("rms_norm_eps", 1e-6),
-                rope_theta=float(rope.get("rope_theta", text.get("rope_theta", 500_000.0))),
-                mrope_section=(temporal, height, width),
-                context_tokens=text.get("max_position_embeddings", 128_000),
-                tie_word_embeddings=config.get(
-                    "tie_word_embeddings", text.get("tie_word_embeddings", False)
-                ),
-            )
-        except KeyError as missing:
-            raise CheckpointError(
-                f"text_config has no {missing}; download the model's config.json again."
-            ) from None
-        except (TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"text_config is damaged ({error}); download the model's config.json again."
-            ) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,8 +53,16 @@ class DecoderWeights:
     """With tied embeddings: the embedding table, packed."""
 
 
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Neighbouring rows of a batch that belong to one conversation."""
+
+    kv_cache: KVCache
+    rows: int
+
+
 class Decoder:
-    """Runs the decoder layers for the new tokens of one conversation."""
+    """Runs the decoder layers for the new tokens of one conversation, or of several."""
 
     def __init__(self, config: DecoderConfig, weights: DecoderWeights) -> None:
         self.config = config
@@ -162,12 +108,40 @@ class Decoder:
         between_layers is told the fraction done and may raise Stopped; then the cache must
         be truncated to its length before this call.
         """
+        segments = [Segment(kv_cache, hidden.shape[0])]
+        return self._run(hidden, position_ids, segments, deepstack, visual_index, between_layers)
+
+    @torch.inference_mode()
+    def forward_together(
+        self,
+        hidden: Tensor,
+        position_ids: Tensor,
+        segments: Sequence[Segment],
+        between_layers: Callable[[float], None] | None = None,
+    ) -> Tensor:
+        """Run new tokens of several conversations: the weights are read once for all.
+
+        hidden: (n, hidden_size) fp32, the rows of the segments one after the other;
+        position_ids: (3, n). Otherwise as `forward`.
+        """
+        return self._run(hidden, position_ids, segments, (), None, between_layers)
+
+    def _run(
+        self,
+        hidden: Tensor,
+        position_ids: Tensor,
+        segments: Sequence[Segment],
+        deepstack: Sequence[Tensor],
+        visual_index: Tensor | None,
+        between_layers: Callable[[float], None] | None,
+    ) -> Tensor:
         rope = self._rope.tables(position_ids)
-        mask = _causal_mask(hidden.shape[0], kv_cache.length)
-        kv_cache.reserve(kv_cache.length + hidden.shape[0])
+        masks = [_causal_mask(s.rows, s.kv_cache.length) for s in segments]
+        for segment in segments:
+            segment.kv_cache.reserve(segment.kv_cache.length + segment.rows)
         for i, layer in enumerate(self._layers):
             hidden = hidden + layer.attend(
-                rms_norm(hidden, layer.input_norm, self._eps), rope, mask, (kv_cache, i)
+                rms_norm(hidden, layer.input_norm, self._eps), rope, segments, masks, i
             )
             if between_layers is not None:
                 between_layers((i + 0.5) / len(self._layers))
@@ -206,31 +180,41 @@ class _Layer:
         self,
         x: Tensor,
         rope: tuple[Tensor, Tensor],
-        mask: Tensor | None,
-        cache: tuple[KVCache, int],
+        segments: Sequence[Segment],
+        masks: Sequence[Tensor | None],
+        layer: int,
     ) -> Tensor:
-        """Attend from normed rows x (n, hidden_size) to the cache and to themselves."""
-        rows, heads, rotated = x.shape[0], self._heads, self._heads + self._kv_heads
-        qkv = self._qkv(x).view(rows, rotated + self._kv_heads, -1)
+        """Attend from normed rows x (n, hidden_size), each to its own cache and segment."""
+        rotated = self._heads + self._kv_heads
+        qkv = self._qkv(x).view(x.shape[0], rotated + self._kv_heads, -1)
         qk = rotate(rms_norm(qkv[:, :rotated], self._qk_norm, self._eps), rope)
-        kv_cache, layer = cache
-        k, v = kv_cache.append(
-            layer, qk[:, heads:].transpose(0, 1), qkv[:, rotated:].transpose(0, 1)
-        )
-        attended = functional.scaled_dot_product_attention(
-            qk[:, :heads].transpose(0, 1)[None],
-            k[None],
-            v[None],
-            attn_mask=mask,
-            is_causal=mask is None and rows > 1,
-            enable_gqa=True,  # the CPU kernel reads each key once per group, without copies
-        )
-        return self._o(attended[0].transpose(0, 1).reshape(rows, -1))
+        q, k = qk[:, : self._heads].transpose(0, 1), qk[:, self._heads :].transpose(0, 1)
+        v = qkv[:, rotated:].transpose(0, 1)
+        attended, first = [], 0
+        for segment, mask in zip(segments, masks, strict=True):
+            rows = slice(first, first + segment.rows)
+            keys, values = segment.kv_cache.append(layer, k[:, rows], v[:, rows])
+            attended.append(_attend(q[:, rows], keys, values, mask))
+            first += segment.rows
+        return self._o(attended[0] if len(attended) == 1 else torch.cat(attended))
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """SwiGLU of normed rows x (n, hidden_size)."""
         gate, up = self._gate_up(x).chunk(2, 1)
         return self._down(functional.silu(gate).mul_(up))
+
+
+def _attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Attend from q (heads, rows, head_dim) to the cache; return (rows, heads * head_dim)."""
+    attended = functional.scaled_dot_product_attention(
+        q[None],
+        keys[None],
+        values[None],
+        attn_mask=mask,
+        is_causal=mask is None and q.shape[1] > 1,
+        enable_gqa=True,  # the CPU kernel reads each key once per group, without copies
+    )
+    return attended[0].transpose(0, 1).reshape(q.shape[1], -1)
 
 
 class MRope:

@@ -1,7 +1,7 @@
 """Run the model in one owner thread: a queue in front of it, a stream behind every question.
 
 Only that thread touches the model and the caches of the conversations. Everybody else
-hands in a Job and reads its pieces, so no two answers ever compute at once.
+hands in a Job and reads its pieces.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from dataclasses import replace
 from vlm.answer_stream import ABANDONED_S, AnswerStream, Job
 from vlm.chat import AskRequest, MemoryReading, ModelState, Piece
 from vlm.config import Settings
-from vlm.errors import BusyError, GenerationError, ModelError, Stopped, VLMError
+from vlm.errors import GenerationError, ModelError, Stopped, VLMError
 from vlm.generate import Generator
+from vlm.job_queue import JobQueue
 from vlm.loading import load_generator
 from vlm.memory import ProcessProbe
+from vlm.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +37,10 @@ class Engine:
         """
         self._settings = settings
         self._abandoned_s = abandoned_s
-        self._changed = threading.Condition()
-        self._waiting: list[Job] = []
-        self._running: Job | None = None
-        self._forgotten: set[str] = set()
-        """Conversations to drop once their running answer has given its cache back."""
+        self._queue = JobQueue(settings.server.queue_size, settings.server.answers_at_once)
         self._probe = ProcessProbe(settings.model.threads or None)
-        self._is_closed = False
         self._generator: Generator | None = None
+        self._turns: Turns | None = None
         self._state = ModelState("finding", "Looking for the model.")
         self._load_error: VLMError | None = None
         self._thread = threading.Thread(target=self._own, name="model-owner", daemon=True)
@@ -50,17 +48,28 @@ class Engine:
 
     def ask(self, request: AskRequest) -> AnswerStream:
         """Queue a question, also while the model is loading. Raises BusyError."""
-        job = Job(request, self._describe_wait, self._remove, self._abandoned_s)
-        with self._changed:
-            self._drop_stopped()
-            if self._is_closed:
+        return self._add(request, is_ahead=False)
+
+    def read_ahead(self, request: AskRequest) -> AnswerStream:
+        """Read the pictures of a chat while nobody waits, so that its question finds them read.
+
+        The question, in the same conversation, joins a read-ahead that still runs. The stream
+        tells the progress; who loses hold of it ends the work.
+        """
+        return self._add(request, is_ahead=True)
+
+    def _add(self, request: AskRequest, is_ahead: bool) -> AnswerStream:
+        queue = self._queue
+        job = Job(request, self._describe_wait, queue.remove, self._abandoned_s, is_ahead)
+        with queue.changed:
+            if queue.is_closed:
                 job.fail(GenerationError(_CLOSED))
             elif self._load_error is not None:
                 job.fail(_copy(self._load_error))
+            elif is_ahead:
+                queue.add_ahead(job)
             else:
-                self._refuse_when_busy(request.conversation_id)
-                self._waiting = [*self._waiting, job]
-                self._changed.notify_all()
+                queue.add(job)
         return AnswerStream(job)
 
     def state(self) -> ModelState:
@@ -86,69 +95,35 @@ class Engine:
 
     def forget(self, conversation_id: str) -> None:
         """Stop and drop all that is kept for a conversation; returns at once."""
-        with self._changed:
-            for job in self._jobs():
+        with self._queue.changed:
+            for job in self._queue.jobs():
                 if job.request.conversation_id == conversation_id:
                     job.stop()
-                    if job is self._running:
-                        self._forgotten.add(conversation_id)
+                    if self._turns is not None and not job.is_over:
+                        self._turns.forget_later(conversation_id)
         if (generator := self._generator) is not None:
             generator.caches.drop(conversation_id)
 
     def retry_load(self) -> None:
         """Try to load the model again after it failed; does nothing otherwise."""
-        with self._changed:
+        with self._queue.changed:
             if self._load_error is not None:
                 self._load_error = None
                 self._state = ModelState("finding", "Looking for the model.")
-                self._changed.notify_all()
+                self._queue.changed.notify_all()
 
     def close(self) -> None:
         """Stop all work and end the owner thread; later questions fail with a sentence."""
-        with self._changed:
-            self._is_closed = True
-            for job in self._jobs():
+        with self._queue.changed:
+            self._queue.is_closed = True
+            for job in self._queue.jobs():
                 job.stop()
-            self._changed.notify_all()
+            self._queue.changed.notify_all()
         self._thread.join(timeout=10.0)
-
-    # What follows keeps the queue. Its list is replaced, never changed, so that it can be read
-    # without the lock.
-
-    def _jobs(self) -> list[Job]:
-        running = [] if self._running is None else [self._running]
-        return running + self._waiting
-
-    def _refuse_when_busy(self, conversation_id: str) -> None:
-        """Raise BusyError for a full queue, or a chat that is being answered (repeated clicks)."""
-        active = [job.request.conversation_id for job in self._jobs() if not job.is_stopped]
-        if conversation_id in active:
-            raise BusyError(
-                "This chat is already being answered. Wait for the answer, or press Stop first."
-            )
-        limit = self._settings.server.queue_size
-        if len(self._waiting) >= limit:
-            raise BusyError(
-                f"{len(self._waiting)} questions are waiting already and the limit is {limit}. "
-                "Try again in a minute."
-            )
-
-    def _drop_stopped(self) -> None:
-        for job in self._waiting:
-            if job.is_stopped:
-                self._remove(job)
-
-    def _remove(self, job: Job) -> None:
-        """Take a stopped job out of the queue at once, if it is still there."""
-        with self._changed:
-            if job in self._waiting:
-                self._waiting = [other for other in self._waiting if other is not job]
-                job.finish(job.clock.stats("cancelled"))
 
     def _describe_wait(self, job: Job) -> Piece:
         """Say what a job that has not begun waits for."""
-        jobs, state = self._jobs(), self._state
-        ahead = jobs.index(job) if job in jobs else 0
+        ahead, state = self._queue.place(job), self._state
         if state.stage in ("finding", "downloading", "loading"):
             progress = state.done_bytes / state.total_bytes if state.total_bytes else 0.0
             return Piece("loading", progress=progress, queue_position=ahead)
@@ -158,11 +133,11 @@ class Engine:
 
     def _own(self) -> None:
         try:
-            while not self._is_closed:
-                if self._generator is None:
+            while not self._queue.is_closed:
+                if self._turns is None:
                     self._load()
-                elif (job := self._next_job()) is not None:
-                    self._serve(job, self._generator)
+                else:
+                    self._turns.next()
         except Exception:
             logger.exception("The owner thread ended")
         finally:
@@ -171,7 +146,8 @@ class Engine:
     def _load(self) -> None:
         """Load the model, or fail all who wait and sleep until retry_load() or close()."""
         try:
-            self._generator = load_generator(self._settings, self._report)
+            generator = load_generator(self._settings, self._report)
+            self._generator, self._turns = generator, Turns(generator, self._queue)
             return
         except Stopped:
             return
@@ -183,70 +159,29 @@ class Engine:
                 "The model could not be loaded because of an unexpected fault; "
                 "the log has the details. Try again, or choose another model with --model."
             )
-        with self._changed:
+        with self._queue.changed:
             self._load_error = failure
             self._state = replace(self._state, stage="failed", message=str(failure), eta_s=None)
-            waiting, self._waiting = self._waiting, []
-            for job in waiting:
+            for job in self._queue.take_all():
                 job.fail(_copy(failure))
-            self._changed.wait_for(lambda: self._load_error is None or self._is_closed)
+            self._queue.changed.wait_for(lambda: self._load_error is None or self._queue.is_closed)
 
     def _report(self, state: ModelState) -> None:
         """Show a state of loading. Raises Stopped when the engine is being closed."""
-        if self._is_closed:
+        if self._queue.is_closed:
             raise Stopped
         self._state = state
 
-    def _next_job(self) -> Job | None:
-        """Wait for the next job, first come first served; None when there is nothing to do."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._is_closed)
-            self._drop_stopped()
-            if self._waiting and not self._is_closed:
-                self._running, *self._waiting = self._waiting
-            return self._running
-
-    def _serve(self, job: Job, generator: Generator) -> None:
-        """Answer one job; whatever goes wrong reaches the one who asked."""
-        job.clock.start()
-        try:
-            job.finish(generator.answer(job.request, job, job.clock))
-        except VLMError as error:
-            job.fail(_copy(error))
-        except Exception as error:
-            logger.exception("An answer failed")
-            job.fail(_explain(error))
-        finally:
-            with self._changed:
-                self._running = None
-                if job.request.conversation_id in self._forgotten:
-                    self._forgotten.discard(job.request.conversation_id)
-                    generator.caches.drop(job.request.conversation_id)
-
     def _end(self) -> None:
         """Leave nobody waiting when the owner thread ends, whatever the reason."""
-        with self._changed:
-            self._is_closed = True
+        with self._queue.changed:
+            self._queue.is_closed = True
             self._state = replace(self._state, stage="closed", message=_CLOSED, eta_s=None)
-            waiting, self._waiting = self._waiting, []
-            for job in waiting:
+            for job in self._queue.take_all():
                 job.fail(GenerationError(_CLOSED))
-            self._generator = None
+            self._generator = self._turns = None
 
 
 def _copy(error: VLMError) -> VLMError:
     """Return an equal error for a reader: the traceback of a raised one keeps tensors alive."""
     return type(error)(*error.args)
-
-
-def _explain(error: Exception) -> GenerationError:
-    """Turn an unexpected exception into a sentence; its details belong in the log."""
-    if isinstance(error, MemoryError) or "allocate memory" in str(error):
-        return GenerationError(
-            "The memory of this machine was not enough for this answer. "
-            "Lower the image detail, send fewer pictures, or start a new chat."
-        )
-    return GenerationError(
-        "The model stopped unexpectedly; the log has the details. "
-        "Send the question again, and start a new chat if it happens twice."
-    )

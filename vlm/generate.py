@@ -1,50 +1,29 @@
-"""Compute one answer: pictures -> vision -> prefill -> decode.
+"""Compute answers: one alone, or the tokens of several together.
 
-Knows nothing of threads or queues: it reports to a Listener, whose check() may raise Stopped
-between any two layers. Whatever ends an answer, the cache of its conversation holds exactly
-the tokens that went through the whole model, or is dropped.
+The weights are what a token costs: reading them once for several conversations, or for
+several guessed tokens of one, gives more tokens for nearly the same time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from functools import partial
-from typing import Literal, Protocol
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
-from vlm.chat import AnswerStats, AskRequest, FinishReason, Piece
-from vlm.detokenize import TextStream
-from vlm.errors import Stopped
-from vlm.kv_cache import ConversationCaches, FeatureCache, KVCache
+from vlm.answer_run import AnswerRun
+from vlm.chat import AnswerStats, AskRequest
+from vlm.kv_cache import ConversationCaches, FeatureCache
 from vlm.model import QwenVL
-from vlm.patches import MeasuredPicture, measure_picture
-from vlm.positions import position_ids
-from vlm.prompt import PictureSpan, Prompt
-from vlm.request_checks import AnswerLimits, check_request, room_for_answer
-from vlm.sampling import LoopGuard, Sampler
+from vlm.prompt_pass import Listener
+from vlm.request_checks import AnswerLimits
 from vlm.stats import AnswerClock
-from vlm.vision import VisionFeatures
 
-ROOM_TOKENS = 256
-"""Answer tokens a cache has room for from the start; a longer answer makes it grow."""
-
-LOOP_NOTICE = "The answer began to repeat itself, so it was stopped."
-
-
-class Listener(Protocol):
-    """Who hears about an answer and may end it."""
-
-    def emit(self, piece: Piece) -> None:
-        """Take a piece of the answer."""
-
-    def check(self) -> None:
-        """Raise Stopped when the answer is no longer wanted."""
+ROWS_AT_ONCE = 4
+"""As many rows as one pass takes for hardly more than the time of one."""
 
 
 class Generator:
-    """One model with the caches of its conversations; computes one answer at a time."""
+    """One model with the caches of its conversations; one thread at a time may use it."""
 
     def __init__(
         self,
@@ -58,225 +37,75 @@ class Generator:
         self.features = features
         self.limits = limits
 
-    @torch.inference_mode()
     def answer(self, request: AskRequest, listener: Listener, clock: AnswerClock) -> AnswerStats:
         """Answer one request, telling the listener piece by piece; also when it is stopped.
 
         Raises VLMError for what a person may cause. After any other exception too the next
         request works: the conversation's cache is dropped then.
         """
-        run = _Run(self, request, listener, clock)
+        run = self.begin(request, listener, clock)
+        while not run.is_over:
+            self.step([run])
+        if run.error is not None:
+            raise run.error
+        return run.stats()
+
+    @torch.inference_mode()
+    def begin(self, request: AskRequest, listener: Listener, clock: AnswerClock) -> AnswerRun:
+        """Compute an answer up to its first token. Raises what `answer` raises."""
+        run = self._run(request, listener, clock)
+        run.begin()
+        return run
+
+    @torch.inference_mode()
+    def read_ahead(
+        self, request: AskRequest, listener: Listener, clock: AnswerClock
+    ) -> AnswerStats:
+        """Forward a chat as far as its last picture and keep it. Raises what `answer` raises."""
+        run = self._run(request, listener, clock)
+        run.read_ahead()
+        return run.stats()
+
+    @torch.inference_mode()
+    def step(self, runs: Sequence[AnswerRun]) -> None:
+        """Give each running answer its next token or tokens; errors end up in the run."""
+        wanted = [run for run in runs if _is_wanted(run)]
+        if not wanted:
+            return
+        guesses = max(0, ROWS_AT_ONCE // len(wanted) - 1)
+        rows = [run.rows(guesses) for run in wanted]
+        placed = [run.segment(tokens) for run, tokens in zip(wanted, rows, strict=True)]
+        decoder = self.model.decoder
         try:
-            reason = run.compute()
-        except Stopped:
-            reason = "cancelled"
-        return clock.stats(reason, tuple(run.token_ids))
-
-
-class _Run:
-    """One answer on its way."""
-
-    def __init__(
-        self, generator: Generator, request: AskRequest, listener: Listener, clock: AnswerClock
-    ) -> None:
-        self.token_ids: list[int] = []
-        """The answer so far; the last token may not have been forwarded."""
-        self._generator = generator
-        self._model = generator.model
-        self._limits = generator.limits
-        self._request = request
-        self._listener = listener
-        self._clock = clock
-
-    def compute(self) -> FinishReason:
-        """Go from the request to the last token. Raises Stopped and VLMError."""
-        request, listener = self._request, self._listener
-        check_request(request, self._limits)
-        pictures = self._measure_pictures()
-        prompt = self._model.tokenizer.encode(request.messages, pictures)
-        max_new_tokens = room_for_answer(request, prompt, self._limits)
-        listener.check()
-        keys: list[Hashable] = prompt.keys()
-        caches, conversation_id = self._generator.caches, request.conversation_id
-        prefix = caches.take(conversation_id, keys)
-        forwarded = _Forwarded(prefix.kv_cache, keys[: prefix.length])
-        self._clock.prompt_tokens = len(keys)
-        self._clock.visual_tokens = sum(span.length for span in prompt.spans)
-        self._clock.cached_tokens = prefix.length
-        try:
-            prefix.kv_cache.reserve(len(keys) + min(max_new_tokens, ROOM_TOKENS))
-            features = self._encode_pictures(prompt, pictures, prefix.length)
-            positions, next_position = position_ids(prompt, self._model.geometry.merge_size)
-            logits = self._prefill(prompt, positions, features, forwarded)
-            reason = self._decode(logits, next_position, max_new_tokens, forwarded)
-        except Stopped:
-            caches.give_back(conversation_id, *forwarded.cut())
-            raise
-        except BaseException:
-            caches.drop(conversation_id)
-            raise
-        caches.give_back(conversation_id, *forwarded.cut())
-        return reason
-
-    def _measure_pictures(self) -> list[MeasuredPicture]:
-        """Find the sizes of the pictures of all messages, in order."""
-        geometry, tokens = self._model.geometry, self._request.max_visual_tokens
-        return [
-            measure_picture(picture, geometry, tokens)
-            for message in self._request.messages
-            for picture in message.pictures
-        ]
-
-    def _encode_pictures(
-        self, prompt: Prompt, pictures: Sequence[MeasuredPicture], cached_tokens: int
-    ) -> list[tuple[PictureSpan, VisionFeatures]]:
-        """Return the features of the pictures that are not in the cached prefix.
-
-        Passes on, before it, what is to be said of the question's own pictures.
-        """
-        wanted = [
-            (span, picture)
-            for span, picture in zip(prompt.spans, pictures, strict=True)
-            if span.start + span.length > cached_tokens
-        ]
-        newest = self._request.messages[-1].pictures
-        notices = dict.fromkeys(notice for picture in newest for notice in picture.notices)
-        self._listener.emit(Piece("vision" if wanted else "prefill", notices=tuple(notices)))
-        tokens = [picture.visual_tokens for _, picture in wanted]
-        encoded = []
-        with self._clock.vision():
-            for i, (span, picture) in enumerate(wanted):
-                done, share = sum(tokens[:i]) / sum(tokens), tokens[i] / sum(tokens)
-                encoded.append((span, self._encode(picture, done, share)))
-        return encoded
-
-    def _encode(self, picture: MeasuredPicture, done: float, share: float) -> VisionFeatures:
-        """Encode one picture, or take its features from the cache."""
-        features = self._generator.features.get(picture.key)
-        if features is None:
-            features = self._model.vision.encode(
-                picture.patch().pixel_values,
-                picture.grid_thw,
-                partial(self._progress, "vision", done, share),
+            hidden = decoder.forward_together(
+                decoder.embed([token_id for tokens in rows for token_id in tokens]),
+                torch.cat([positions for _, positions in placed], 1),
+                [segment for segment, _ in placed],
+                lambda fraction: _check_any(wanted),
             )
-            self._generator.features.put(picture.key, features)
-        self._progress("vision", done, share, 1.0)
-        return features
+            logits = decoder.logits(hidden).split([len(tokens) for tokens in rows])
+        except Exception as error:
+            for run in wanted:
+                run.end_with(error)
+            return
+        for run, tokens, given in zip(wanted, rows, logits, strict=True):
+            run.take(tokens, given)
 
-    def _prefill(
-        self,
-        prompt: Prompt,
-        positions: Tensor,
-        features: Sequence[tuple[PictureSpan, VisionFeatures]],
-        forwarded: _Forwarded,
-    ) -> Tensor:
-        """Forward the prompt tokens after the cached prefix; return the last one's logits."""
-        start, end = forwarded.length, len(prompt.token_ids)
-        keys, rows = prompt.keys(), self._limits.prefill_rows
-        with self._clock.prefill():
-            for first in range(start, end, rows):
-                last = min(first + rows, end)
-                done, share = (first - start) / (end - start), (last - first) / (end - start)
-                hidden = self._model.decoder.embed(prompt.token_ids[first:last])
-                index, levels = _place_features(hidden, features, first)
-                hidden = self._model.decoder.forward(
-                    hidden,
-                    positions[:, first:last],
-                    forwarded.kv_cache,
-                    levels,
-                    index,
-                    partial(self._progress, "prefill", done, share),
-                )
-                forwarded.add(keys[first:last])
-                self._clock.prefilled_tokens += last - first
-            return self._model.decoder.logits(hidden[-1:])[0]
-
-    def _decode(
-        self, logits: Tensor, next_position: int, max_new_tokens: int, forwarded: _Forwarded
-    ) -> FinishReason:
-        """Choose tokens one by one and show their text. Raises GenerationError on NaN."""
-        sampler = Sampler(self._request.sampling, logits.shape[0])
-        guard = LoopGuard() if self._limits.loop_guard else None
-        text = TextStream(self._model.tokenizer)
-        while True:
-            token_id = sampler.next(logits)
-            self._clock.token()
-            if token_id in self._model.tokenizer.eos_token_ids:
-                return "stop"
-            self.token_ids.append(token_id)
-            # A character that is never completed is never shown: the stream is not flushed.
-            self._say(text.push(token_id))
-            if guard is not None and guard.push(token_id):
-                self._listener.emit(Piece("decode", notices=(LOOP_NOTICE,)))
-                return "loop"
-            if len(self.token_ids) >= max_new_tokens:
-                return "length"
-            logits = self._forward_token(token_id, next_position, forwarded)
-            next_position += 1
-
-    def _forward_token(self, token_id: int, position: int, forwarded: _Forwarded) -> Tensor:
-        """Forward one chosen token; return the logits (vocab,) of the next."""
-        decoder = self._model.decoder
-        hidden = decoder.forward(
-            decoder.embed([token_id]),
-            torch.full((3, 1), position),
-            forwarded.kv_cache,
-            between_layers=lambda fraction: self._listener.check(),
+    def _run(self, request: AskRequest, listener: Listener, clock: AnswerClock) -> AnswerRun:
+        return AnswerRun(
+            self.model, self.caches, self.features, self.limits, request, listener, clock
         )
-        forwarded.add([token_id])
-        return decoder.logits(hidden)[0]
-
-    def _progress(
-        self, stage: Literal["vision", "prefill"], done: float, share: float, fraction: float
-    ) -> None:
-        """Tell how far a stage is: `done` before this step, and a fraction of its share."""
-        self._listener.check()
-        self._listener.emit(Piece(stage, progress=done + share * fraction))
-
-    def _say(self, text: str) -> None:
-        if text:
-            self._listener.emit(Piece("decode", text=text))
 
 
-class _Forwarded:
-    """A conversation's cache with one key for each token that went through all layers."""
-
-    def __init__(self, kv_cache: KVCache, keys: list[Hashable]) -> None:
-        self.kv_cache = kv_cache
-        self._keys = keys
-
-    @property
-    def length(self) -> int:
-        """Tokens that went through all layers."""
-        return len(self._keys)
-
-    def add(self, keys: Sequence[Hashable]) -> None:
-        """Note that the whole model has forwarded these tokens."""
-        self._keys.extend(keys)
-
-    def cut(self) -> tuple[KVCache, list[Hashable]]:
-        """Take away what a stopped pass left in its first layers."""
-        self.kv_cache.truncate(self.length)
-        return self.kv_cache, self._keys
+def _is_wanted(run: AnswerRun) -> bool:
+    """Ask for each answer, before a step, whether to go on; end those that are not wanted."""
+    if not run.is_over and (error := run.objection()) is not None:
+        run.end_with(error)
+    return not run.is_over
 
 
-def _place_features(
-    hidden: Tensor, features: Sequence[tuple[PictureSpan, VisionFeatures]], first: int
-) -> tuple[Tensor | None, list[Tensor]]:
-    """Write the picture embeddings that belong into hidden (n, d), whose row 0 is token `first`.
-
-    Returns the rows that are visual, and per deepstack level what belongs to exactly them.
-    """
-    rows: list[Tensor] = []
-    parts: list[list[Tensor]] = []
-    for span, picture in features:
-        begin = max(span.start, first)
-        end = min(span.start + span.length, first + hidden.shape[0])
-        if begin < end:
-            here = slice(begin - span.start, end - span.start)
-            hidden[begin - first : end - first] = picture.embeddings[here]
-            rows.append(torch.arange(begin - first, end - first))
-            parts.append([level[here] for level in picture.deepstack])
-    if not rows:
-        return None, []
-    return torch.cat(rows), [torch.cat(level) for level in zip(*parts, strict=True)]
+def _check_any(runs: Sequence[AnswerRun]) -> None:
+    """Raise, in the middle of a step, only when no answer in it is wanted any more."""
+    errors = [run.objection() for run in runs]
+    if None not in errors and errors[0] is not None:
+        raise errors[0]

@@ -1,0 +1,163 @@
+"""Who is served next: questions that wait, answers that run, pictures to be read ahead.
+
+Safe to use from any thread; the lists are replaced, never changed, so that they can be read
+without the lock.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from vlm.answer_stream import Job
+from vlm.chat import AskRequest
+from vlm.errors import BusyError
+
+
+class JobQueue:
+    """The jobs of one engine, first come first served; reading ahead comes last."""
+
+    def __init__(self, most_waiting: int, answers_at_once: int) -> None:
+        """Start empty.
+
+        most_waiting: questions that may wait; answers_at_once: answers that may run together.
+        """
+        self.changed = threading.Condition()
+        self.is_closed = False
+        self._most_waiting, self._places = most_waiting, answers_at_once
+        self._waiting: list[Job] = []
+        self._running: list[Job] = []
+        self._ahead: list[Job] = []
+        """Read-aheads that wait."""
+        self._begun: Job | None = None
+        """The job whose prompt is being computed, a question or a read-ahead."""
+
+    def jobs(self) -> list[Job]:
+        """All jobs: those that run, then those that wait, then read-aheads."""
+        begun = [] if self._begun is None or self._begun in self._running else [self._begun]
+        return self._running + begun + self._waiting + self._ahead
+
+    def add(self, job: Job) -> None:
+        """Let a question wait. Raises BusyError for a full queue or a chat being answered."""
+        with self.changed:
+            self.drop_stopped()
+            conversation_id = job.request.conversation_id
+            # Repeated clicks are one job.
+            if any(_is_about(other, conversation_id) for other in self._running + self._waiting):
+                raise BusyError(
+                    "This chat is already being answered. Wait for the answer, or press Stop first."
+                )
+            if len(self._waiting) >= self._most_waiting:
+                raise BusyError(
+                    f"{len(self._waiting)} questions are waiting already and the limit is "
+                    f"{self._most_waiting}. Try again in a minute."
+                )
+            self._end_aheads(conversation_id)  # the question does that work itself
+            self._waiting = [*self._waiting, job]
+            self.changed.notify_all()
+
+    def add_ahead(self, job: Job) -> None:
+        """Let a read-ahead wait, in the place of an older one of its conversation."""
+        with self.changed:
+            conversation_id = job.request.conversation_id
+            self._end_aheads(conversation_id)
+            if any(_is_about(other, conversation_id) for other in self._running + self._waiting):
+                _cancel(job)
+                return
+            self._ahead = [*self._ahead, job]
+            self.changed.notify_all()
+
+    def take(self, may_wait: bool) -> Job | None:
+        """Return the next job to begin, or None when there is none (now, or ever again)."""
+        with self.changed:
+            if may_wait:
+                self.changed.wait_for(lambda: self._waiting or self._ahead or self.is_closed)
+            self.drop_stopped()
+            if self.is_closed:
+                return None
+            if self._waiting and len(self._running) < self._places:
+                job, *self._waiting = self._waiting
+                self._running = [*self._running, job]
+            elif self._ahead and not self._waiting:
+                job, *self._ahead = self._ahead
+            else:
+                return None
+            self._begun = job
+            return job
+
+    def begun(self, job: Job) -> None:
+        """Note that a job's prompt has been computed, or given up."""
+        with self.changed:
+            self._begun = None
+
+    def put_back(self, job: Job) -> None:
+        """Let a read-ahead that made way for a question wait again."""
+        with self.changed:
+            self._ahead = [job, *self._ahead]
+
+    def done(self, job: Job) -> None:
+        """Note that an answer is over."""
+        with self.changed:
+            self._running = [other for other in self._running if other is not job]
+
+    def makes_way(self, job: Job) -> bool:
+        """Say whether a running read-ahead has to end for a question.
+
+        The question it was for joins it instead: what has been computed is what it needs.
+        """
+        if not self._waiting:
+            return False
+        first = self._waiting[0].request
+        return (
+            first.conversation_id != job.request.conversation_id
+            or first.max_visual_tokens != job.request.max_visual_tokens
+            or _pictures(first) != _pictures(job.request)
+        )
+
+    def is_joined(self, job: Job) -> bool:
+        """Say whether the question that a read-ahead is for waits for it."""
+        return bool(self._waiting) and not self.makes_way(job)
+
+    def place(self, job: Job) -> int:
+        """Count the jobs that a waiting one has to wait for."""
+        waiting = self._waiting
+        if job not in waiting:
+            return 0
+        is_held_up = self._begun is not None or len(self._running) >= self._places
+        return waiting.index(job) + int(is_held_up)
+
+    def remove(self, job: Job) -> None:
+        """Take a stopped job out of the queue at once, if it is still there."""
+        with self.changed:
+            if job in self._waiting or job in self._ahead:
+                self._waiting = [other for other in self._waiting if other is not job]
+                self._ahead = [other for other in self._ahead if other is not job]
+                _cancel(job)
+
+    def drop_stopped(self) -> None:
+        """Take all stopped jobs out of the queue."""
+        for job in self._waiting + self._ahead:
+            if job.is_stopped:
+                self.remove(job)
+
+    def take_all(self) -> list[Job]:
+        """Empty the queue; return the jobs that waited."""
+        with self.changed:
+            jobs, self._waiting, self._ahead = self._waiting + self._ahead, [], []
+            return jobs
+
+    def _end_aheads(self, conversation_id: str) -> None:
+        for other in self._ahead:
+            if other.request.conversation_id == conversation_id:
+                self.remove(other)
+
+
+def _is_about(job: Job, conversation_id: str) -> bool:
+    return job.request.conversation_id == conversation_id and not job.is_stopped
+
+
+def _cancel(job: Job) -> None:
+    job.finish(job.clock.stats("cancelled"))
+
+
+def _pictures(request: AskRequest) -> list[str]:
+    return [picture.content_hash for message in request.messages for picture in message.pictures]
