@@ -18,6 +18,7 @@ from vlm.server.operating import Operating
 from vlm.server.pictures import PictureReader
 from vlm.server.questions import QuestionReader
 from vlm.server.refusals import Handler, telling
+from vlm.server.web_pictures import WebPictures
 from vlm.units import MIB
 
 
@@ -31,7 +32,8 @@ def api_routes(metrics: Metrics, settings: Settings) -> list[BaseRoute]:
     # base64 makes four bytes of three; several pictures share the room of a large one.
     bodies = BodyReader(settings.server.max_upload_bytes * 4 // 3 + MIB)
     # A chat is sent whole each time; its questions together may have several times as many.
-    pictures = PictureReader(limits, 4 * settings.picture.max_pictures)
+    fetch = WebPictures().fetch if settings.server.remote_pictures else None
+    pictures = PictureReader(limits, 4 * settings.picture.max_pictures, fetch)
     follower = Follower(settings.server.queue_size + 8)
     operating = Operating(
         engine, metrics, follower, bodies, pictures, settings.picture.max_visual_tokens
