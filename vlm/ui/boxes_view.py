@@ -39,10 +39,12 @@ for (const kind of ['pointerover', 'focusin', 'click'])
     element.addEventListener(kind, (e) => choose(e.target.closest('[data-box]')?.dataset.box));
 for (const kind of ['pointerleave', 'focusout'])
     element.addEventListener(kind, () => choose());
-watch('value', () => setTimeout(() => {
+const follow = () => setTimeout(() => {
     const chat = document.querySelector('#chat .bubble-wrap');
     if (props.value && chat) chat.scrollTop = chat.scrollHeight;
-}, 150));
+}, 150);
+follow();
+watch('value', follow);
 """
 
 
