@@ -128,6 +128,8 @@ class AnswerRun:
 
     def rows(self, most_guesses: int) -> list[int]:
         """Return the tokens to forward next: the one chosen last, and guesses after it."""
+        if not self._request.may_guess:
+            most_guesses = 0
         room = self._max_new_tokens - len(self._token_ids) - 1
         most = min(most_guesses, self._limits.guess_tokens, room)
         return [self._token_ids[-1], *(self._guesser.guess(most) if most > 0 else [])]

@@ -50,6 +50,8 @@ class AskRequest:
     sampling: Sampling = field(default_factory=Sampling)
     max_visual_tokens: int = 512
     """Visual tokens each picture may take (image_detail)."""
+    may_guess: bool = True
+    """Whether several tokens may be guessed and checked at once; the answer is the same."""
 
 
 @dataclass(frozen=True)
