@@ -12,14 +12,13 @@ from starlette.applications import Starlette
 
 from vlm.chat import ChatEngine
 from vlm.config import Settings
-from vlm.server.metrics import Metrics
-from vlm.server.routes import api_routes
+from vlm.server.routes import Server
 
 
 @contextmanager
 def serving(engine: ChatEngine, settings: Settings | None = None) -> Iterator[str]:
     """Serve the API's routes in a thread; gives their address."""
-    app = Starlette(routes=api_routes(Metrics(engine), settings or Settings()))
+    app = Starlette(routes=Server(engine, settings or Settings()).routes())
     config = uvicorn.Config(app, port=0, log_level="warning", lifespan="off", timeout_keep_alive=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

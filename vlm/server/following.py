@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import suppress
 
 import anyio
 import anyio.to_thread
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 
 from vlm.chat import Answer, Piece
 
@@ -21,11 +21,13 @@ class Follower:
     def __init__(self, most_answers: int) -> None:
         self._limiter = anyio.CapacityLimiter(most_answers)
 
-    async def follow(self, answer: Answer, request: Request) -> AsyncGenerator[Piece, None]:
+    async def follow(
+        self, answer: Answer, is_gone: Callable[[], Awaitable[bool]]
+    ) -> AsyncGenerator[Piece, None]:
         """Yield the pieces up to "done".
 
-        Raises VLMError, and ClientDisconnect once the client is gone. However it ends, the
-        work ends with it.
+        Raises VLMError, and ClientDisconnect once `is_gone` says that nobody reads any more.
+        However it ends, the work ends with it.
         """
         pieces = iter(answer)
         is_over = False
@@ -35,7 +37,7 @@ class Follower:
                 if piece is None:
                     raise RuntimeError("the engine's stream ended without its last piece")
                 is_over = piece.stage == "done"
-                if not is_over and await request.is_disconnected():
+                if not is_over and await is_gone():
                     raise ClientDisconnect
                 yield piece
         finally:

@@ -75,7 +75,7 @@ class Operating:
         return JSONResponse({"status": "ready", "latency_ms": latency_ms})
 
     async def _ask(self, question: AskRequest, request: Request) -> None:
-        async for piece in self.follower.follow(self.engine.ask(question), request):
+        async for piece in self.follower.follow(self.engine.ask(question), request.is_disconnected):
             if piece.stats is not None and piece.stats.finish_reason == "cancelled":
                 raise Refusal(503, "The warm-up was stopped. Try again.", "cancelled")
 

@@ -29,6 +29,8 @@ class Question:
     messages: tuple[Message, ...]
     sampling: Sampling
     max_visual_tokens: int
+    stop: tuple[str, ...] = ()
+    """Sequences that end the answer."""
 
 
 class QuestionReader:
@@ -47,7 +49,8 @@ class QuestionReader:
             Message(_ROLES[m.role], m.text, tuple(next(pictures) for _ in m.addresses))
             for m in body.messages
         )
-        return Question(messages, self._sampling(body), self._visual_tokens(body))
+        tokens = self._visual_tokens(body)
+        return Question(messages, self._sampling(body), tokens, tuple(body.stop))
 
     def _sampling(self, body: ChatBody) -> Sampling:
         start, limit = self._settings.generation, self._settings.model.context_tokens

@@ -18,8 +18,7 @@ import gradio as gr
 from vlm.chat import ChatEngine, ModelState
 from vlm.config import Settings, load_settings
 from vlm.errors import ConfigError
-from vlm.server.metrics import Metrics
-from vlm.server.routes import api_routes
+from vlm.server.routes import Server
 from vlm.ui.late_engine import LateEngine
 from vlm.ui.look import launch_options
 from vlm.ui.page import Page
@@ -85,10 +84,10 @@ def run(args: argparse.Namespace) -> int:
 
 def build_server(engine: ChatEngine, settings: Settings) -> tuple[gr.Blocks, dict[str, Any]]:
     """Make the page with the API beside it; returns it with the arguments of its launch()."""
-    metrics = Metrics(engine)
-    page = Page(metrics.watch("page"), settings).build()
+    server = Server(engine, settings)
+    page = Page(server.metrics.watch("page"), settings).build()
     options = launch_options(settings)
-    options["app_kwargs"]["routes"] = api_routes(metrics, settings)
+    options["app_kwargs"]["routes"] = server.routes()
     return page, options
 
 
