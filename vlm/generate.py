@@ -7,6 +7,7 @@ several guessed tokens of one, gives more tokens for nearly the same time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -62,7 +63,7 @@ class Generator:
         self, request: AskRequest, listener: Listener, clock: AnswerClock
     ) -> AnswerStats:
         """Forward a chat as far as its last picture and keep it. Raises what `answer` raises."""
-        run = self._run(request, listener, clock)
+        run = self._run(_with_words(request), listener, clock)
         run.read_ahead()
         return run.stats()
 
@@ -95,6 +96,12 @@ class Generator:
         return AnswerRun(
             self.model, self.caches, self.features, self.limits, request, listener, clock
         )
+
+
+def _with_words(request: AskRequest) -> AskRequest:
+    """Put some words into a question that is still to be typed; pictures come before them."""
+    *earlier, last = request.messages
+    return replace(request, messages=(*earlier, replace(last, text=last.text or "?")))
 
 
 def _is_wanted(run: AnswerRun) -> bool:
