@@ -126,6 +126,8 @@ def test_random_weights_measure_stock_and_every_precision(
         assert row["followup_ttft_s"] > 0 and row["decode_limit_ratio"] > 0
         assert row["chats_tps"].keys() == {"1", "4"}
         assert row["chats_tps"]["1"] > 0
+        assert (row["readahead_ttft_s"] is None) == (row["engine"] == "stock")
+        assert row["speculation_ratio"] is None  # random weights write nothing to guess
         assert (row["chats_tps"]["4"] is None) == (row["engine"] == "stock")
         assert row["peak_rss_bytes"] > 10**8
         assert row["ttft_s"] >= row["vision_s"] + row["prefill_s"] - 1e-6

@@ -1,6 +1,7 @@
 """Several conversations at once: what is counted, and that they really ask together."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from vlm.chat import AnswerStats, AskRequest, Piece
 from vlm.commands.bench_chats import AnswerSpan, chats_tps, total_tps
 from vlm.commands.bench_ours import ask_all
+from vlm.commands.bench_questions import BOXES_QUESTION
 from vlm.commands.bench_row import BenchJob, BenchRow
 
 
@@ -54,12 +56,21 @@ class OneByOne:
 
     def __init__(self) -> None:
         self.requests: list[AskRequest] = []
+        self.read: list[AskRequest] = []
         self.forgotten: list[str] = []
 
     def ask(self, request: AskRequest) -> list[Piece]:
         self.requests.append(request)
         new_tokens = request.sampling.max_new_tokens
-        stats = AnswerStats(
+        stats = self.stats(new_tokens)
+        if request.may_guess:
+            stats = replace(stats, decode_tps=15.0)
+        if any(request.conversation_id == known.conversation_id for known in self.read):
+            stats = replace(stats, ttft_s=0.2)
+        return [Piece("decode", text="x" * new_tokens), Piece("done", stats=stats)]
+
+    def stats(self, new_tokens: int) -> AnswerStats:
+        return AnswerStats(
             prompt_tokens=100,
             visual_tokens=64,
             cached_tokens=0,
@@ -73,7 +84,10 @@ class OneByOne:
             finish_reason="length",
             token_ids=tuple(range(40, 40 + new_tokens)),
         )
-        return [Piece("decode", text="x" * new_tokens), Piece("done", stats=stats)]
+
+    def read_ahead(self, request: AskRequest) -> list[Piece]:
+        self.read.append(request)
+        return [Piece("done", stats=replace(self.stats(1), finish_reason="stop"))]
 
     def forget(self, conversation_id: str) -> None:
         self.forgotten.append(conversation_id)
@@ -92,8 +106,36 @@ def test_conversations_have_read_the_picture_before_they_answer_together(
     assert [r.sampling.max_new_tokens for r in chats] == [1] * 4 + [21] * 5
     assert len({r.conversation_id for r in chats}) == 4
     assert len({r.messages for r in chats}) == 1  # all of it is in their caches
-    assert engine.forgotten == ["round 0"]
-    assert row.readahead_ttft_s is None and row.speculation_ratio is None
+    assert not any(r.may_guess for r in chats)
+
+
+def test_a_picture_is_read_before_it_is_asked_about(bundled_folder: Path) -> None:
+    engine, row = OneByOne(), BenchRow("ours", "fp32")
+    job = BenchJob("ours", str(bundled_folder), "fp32", 256, 256, 3, 0, 2, 1, chats=1)
+    ask_all(engine, job, row)  # type: ignore[arg-type]
+    assert (row.ttft_s, row.readahead_ttft_s) == (3.0, 0.2)
+    asked = {r.conversation_id: r.messages for r in engine.requests}
+    read = [r.messages[-1].pictures[0].content_hash for r in engine.read]
+    assert len(set(read)) == 2
+    for request in engine.read:
+        assert asked[request.conversation_id][0].pictures == request.messages[0].pictures
+    known = [asked[f"round {i}"][0].pictures[0].content_hash for i in range(2)]
+    assert not set(read) & set(known)  # so its features are in no cache
+    assert engine.forgotten == ["round 0", "round 1", "ahead 0", "ahead 1"]
+
+
+@pytest.mark.parametrize("has_sense", [True, False])
+def test_guesses_are_measured_on_boxes_where_the_model_can_write_them(
+    has_sense: bool, bundled_folder: Path
+) -> None:
+    engine, row = OneByOne(), BenchRow("ours", "fp32")
+    job = BenchJob("ours", str(bundled_folder), "fp32", 256, 256, 3, 0, 2, 1, 1, has_sense)
+    ask_all(engine, job, row)  # type: ignore[arg-type]
+    boxes = [r for r in engine.requests if r.messages[-1].text == BOXES_QUESTION]
+    assert [r.may_guess for r in boxes] == [False, True] * 2 * has_sense
+    assert row.speculation_ratio == (1.5 if has_sense else None)
+    assert not any(r.may_guess for r in engine.requests if r not in boxes)
+    assert row.decode_tps == 10.0
 
 
 def test_one_conversation_only_leaves_the_rest_unmeasured(bundled_folder: Path) -> None:

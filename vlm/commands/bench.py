@@ -111,6 +111,7 @@ def _job(args: argparse.Namespace, engine: str, precision: str, folder: Path) ->
         rounds=args.rounds,
         threads=args.threads,
         chats=args.chats or (1 if args.url else 4),
+        has_sense=not args.random_weights,
     )
 
 

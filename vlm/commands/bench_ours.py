@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vlm.chat import AnswerStats, AskRequest, ChatEngine, Message, ModelState, Sampling
+from vlm.chat import AnswerStats, AskRequest, Message, ModelState, Sampling
 from vlm.commands.bench_chats import AnswerSpan, chats_tps
 from vlm.commands.bench_questions import (
     ANY_SIZE,
+    BOXES_QUESTION,
     FOLLOWUP_TOKENS,
     QUESTION_TEXT_TOKENS,
     ask,
     noise_picture,
 )
 from vlm.commands.bench_row import BenchJob, BenchRow, best
+from vlm.commands.doctor_pictures import draw_shapes
 from vlm.config import load_settings
 from vlm.engine import Engine
 from vlm.errors import ModelError
 from vlm.patches import MeasuredPicture, PictureGeometry, measure_picture
 from vlm.prompt import ChatTokenizer
+
+BOXES_TOKENS = 128
+UNSEEN = 1000
 
 
 def measure_ours(job: BenchJob) -> BenchRow:
@@ -33,6 +38,7 @@ def measure_ours(job: BenchJob) -> BenchRow:
             "model.threads": job.threads,
             "generation.loop_guard": False,  # random weights repeat themselves
             "server.queue_size": max(16, job.chats),
+            "server.answers_at_once": min(max(4, job.chats), 16),
         },
     )
     start = time.perf_counter()
@@ -55,7 +61,7 @@ def _wait_until_ready(engine: Engine) -> ModelState:
     return state
 
 
-def ask_all(engine: ChatEngine, job: BenchJob, row: BenchRow) -> None:
+def ask_all(engine: Engine, job: BenchJob, row: BenchRow) -> None:
     """Ask a ready engine everything and fill the row with what it cost. Raises VLMError."""
     folder = Path(job.folder)
     asker = _Asker(engine, job, ChatTokenizer.from_folder(folder))
@@ -79,8 +85,26 @@ def ask_all(engine: ChatEngine, job: BenchJob, row: BenchRow) -> None:
             followups.append(turn.stats)
         engine.forget(f"round {i}")
     _fill(row, firsts, followups)
+    row.readahead_ttft_s = best([_ask_read(asker, questions[-1], i) for i in range(job.rounds)])
     if job.chats > 1:
         row.chats_tps = _measure_chats(asker, questions[-1])
+    if job.has_sense:
+        row.speculation_ratio = _measure_guesses(asker)
+
+
+def _ask_read(asker: _Asker, question: Message, seed: int) -> float:
+    """Let a new picture be read, then ask about it; return the time to the first token."""
+    job = asker.job
+    # Not one of the rounds' pictures, which the engine may know.
+    picture = noise_picture(job.width_px, job.height_px, seed=UNSEEN + seed)
+    unasked = Message("user", "?", (picture,))  # what stands after the picture is not read
+    request = AskRequest(f"ahead {seed}", (unasked,), max_visual_tokens=ANY_SIZE)
+    for piece in asker.engine.read_ahead(request):
+        if piece.stats is not None and piece.stats.finish_reason == "cancelled":
+            raise ModelError("The engine gave up reading a picture before the question.")
+    turn = asker.send(request.conversation_id, [replace(question, pictures=(picture,))])
+    asker.engine.forget(request.conversation_id)
+    return turn.stats.ttft_s
 
 
 def _measure_chats(asker: _Asker, question: Message) -> dict[str, float | None]:
@@ -90,6 +114,16 @@ def _measure_chats(asker: _Asker, question: Message) -> dict[str, float | None]:
     return chats_tps(
         lambda i: asker.send(f"chat {i}", [question]).span, asker.job.chats, asker.job.rounds
     )
+
+
+def _measure_guesses(asker: _Asker) -> float | None:
+    """Return how many times as fast an answer with boxes is when its tokens are guessed."""
+    question = Message("user", BOXES_QUESTION, (draw_shapes(),))
+    rates: dict[bool, float] = {}
+    for may_guess in [False, True] * asker.job.rounds:
+        turn = asker.send("boxes", [question], BOXES_TOKENS, may_guess)
+        rates[may_guess] = max(turn.stats.decode_tps, rates.get(may_guess, 0.0))
+    return rates[True] / rates[False] if rates[False] > 0 else None
 
 
 def _fill(row: BenchRow, firsts: list[AnswerStats], followups: list[AnswerStats]) -> None:
@@ -128,7 +162,7 @@ class _Turn:
 class _Asker:
     """Sends chats to the engine, greedily."""
 
-    engine: ChatEngine
+    engine: Engine
     job: BenchJob
     tokenizer: ChatTokenizer
 
@@ -144,14 +178,20 @@ class _Asker:
         chat.append(question)
         return self.send(conversation_id, chat)
 
-    def send(self, conversation_id: str, chat: list[Message], new_tokens: int = 0) -> _Turn:
-        """Send a chat and wait for its answer of the job's length. Raises VLMError."""
+    def send(
+        self,
+        conversation_id: str,
+        chat: list[Message],
+        new_tokens: int = 0,
+        may_guess: bool = False,
+    ) -> _Turn:
+        """Send a chat and wait for its answer, by default of the job's length. Raises VLMError."""
         sampling = Sampling(
             temperature=0.0,
             presence_penalty=0.0,
             max_new_tokens=new_tokens or self.job.new_tokens,
         )
-        request = AskRequest(conversation_id, tuple(chat), sampling, ANY_SIZE)
+        request = AskRequest(conversation_id, tuple(chat), sampling, ANY_SIZE, may_guess)
         text, asked_at = "", time.perf_counter()
         for piece in self.engine.ask(request):
             text += piece.text

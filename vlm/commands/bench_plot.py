@@ -112,7 +112,7 @@ def draw_plot(panels: Sequence[Panel], model: str, machine: str) -> Image.Image:
 def _draw_panel(pen: ImageDraw.ImageDraw, panel: Panel, top: int) -> None:
     pen.line((MARGIN_PX, top, WIDTH_PX - MARGIN_PX, top), GRID, 2)
     pen.text((MARGIN_PX, top + 14), panel.title, INK, _font(TEXT_PX))
-    longest = max([bar.limit or bar.value or 0.0 for bar in panel.bars], default=0.0)
+    longest = max((max(bar.limit or 0.0, bar.value or 0.0) for bar in panel.bars), default=0.0)
     left = MARGIN_PX + NAME_PX
     room_px = WIDTH_PX - MARGIN_PX - VALUE_PX - left
     for i, bar in enumerate(panel.bars):

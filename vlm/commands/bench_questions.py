@@ -19,6 +19,8 @@ QUESTION_TEXT_TOKENS = 30
 """Tokens around the picture: the template and a question of one sentence."""
 FOLLOWUP_TOKENS = 23
 """New tokens of a short follow-up, the template's included."""
+BOXES_QUESTION = "Locate all shapes, output the boxes as JSON."
+"""What is asked where guesses are measured: such an answer repeats itself."""
 WORDS = "what is on the left of the big red circle and how many of them do you see in it".split()
 
 

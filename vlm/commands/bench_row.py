@@ -25,6 +25,8 @@ class BenchJob:
     threads: int
     chats: int = 4
     """Conversations asked at the same time; below 2 only one is."""
+    has_sense: bool = True
+    """Whether the model writes more than noise, so that its own answers can be guessed."""
 
 
 @dataclass
@@ -42,16 +44,17 @@ class BenchRow:
     ttft_s: float | None = None
     """From the question to its first token, nothing cached."""
     decode_tps: float | None = None
+    """Of one answer, token by token: without guesses."""
     decode_limit_ratio: float | None = None
     """decode_tps over what the memory bandwidth allows for the weights read per token."""
     followup_ttft_s: float | None = None
     """To the first token of a short follow-up in the same chat."""
     readahead_ttft_s: float | None = None
-    """None: the engine reads no picture before it is asked about it."""
+    """To the first token about a picture that was read before it was asked about."""
     chats_tps: dict[str, float | None] = field(default_factory=lambda: {"1": None, "4": None})
     """Tokens per second of all chats together, by their number."""
     speculation_ratio: float | None = None
-    """None: the engine guesses no tokens ahead."""
+    """decode_tps with guesses over that without, of boxes as JSON; None for random weights."""
     peak_rss_bytes: int | None = None
     peak_anon_bytes: int | None = None
     """Without pages of files."""

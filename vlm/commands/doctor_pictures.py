@@ -14,7 +14,7 @@ _FIELD = (248, 248, 248)
 
 def draw_pictures() -> list[Picture]:
     """Draw the pictures, the same on every machine and in every run."""
-    return [_shapes(), _word(), _chart()]
+    return [draw_shapes(), _word(), _chart()]
 
 
 def _canvas(ground: tuple[int, int, int]) -> tuple[Image.Image, ImageDraw.ImageDraw]:
@@ -22,7 +22,8 @@ def _canvas(ground: tuple[int, int, int]) -> tuple[Image.Image, ImageDraw.ImageD
     return picture, ImageDraw.Draw(picture)
 
 
-def _shapes() -> Picture:
+def draw_shapes() -> Picture:
+    """Draw a circle, a rectangle and a triangle."""
     picture, pen = _canvas(_FIELD)
     pen.ellipse((40, 40, 160, 160), fill=(222, 32, 36))
     pen.rectangle((250, 50, 370, 150), fill=(40, 72, 214))
