@@ -15,12 +15,17 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vlm.chat import ChatEngine
-from vlm.config import Settings
-from vlm.errors import VLMError
+from vlm.ending import dying_of_interrupts, leave
+from vlm.errors import ConfigError, VLMError
 
 if TYPE_CHECKING:
     import gradio as gr
+
+    from vlm.chat import ChatEngine
+    from vlm.config import Settings
+
+EXIT_INTERRUPTED = 130
+"""What shells report for a command ended by Ctrl-C."""
 
 # Each module has add_arguments(parser) and run(args) -> exit code, and is imported only when
 # it is asked for: the page must not wait for what a benchmark needs.
@@ -41,11 +46,24 @@ def build_demo(engine: ChatEngine, settings: Settings) -> gr.Blocks:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command of the command line; serve when none is named. Returns the exit code."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    command = given.pop(0) if given and given[0] in COMMANDS else "serve"
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    module = importlib.import_module(COMMANDS[command])
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except VLMError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _run(given: list[str]) -> int:
+    is_named = bool(given) and not given[0].startswith("-")
+    command = given.pop(0) if is_named else "serve"
+    if command not in COMMANDS:
+        raise _no_such_command(command)
+    with dying_of_interrupts():
+        module = importlib.import_module(COMMANDS[command])
     parser = argparse.ArgumentParser(
         prog="demo.py" if command == "serve" else f"demo.py {command}",
         description=None if command == "serve" else (module.__doc__ or "").partition("\n")[0],
@@ -53,13 +71,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)
-    try:
-        code: int = module.run(parser.parse_args(given))
-    except VLMError as error:
-        sys.stderr.write(f"{error}\n")
-        code = 2
+    code: int = module.run(parser.parse_args(given))
     return code
 
 
+def _no_such_command(name: str) -> ConfigError:
+    from vlm.config import did_you_mean
+
+    return ConfigError(
+        f'There is no command "{name}"{did_you_mean(name, COMMANDS) or "."} '
+        f"Commands are {', '.join(COMMANDS)}; --help says more. "
+        'To ask about a picture: demo.py ask IMAGE -q "QUESTION".'
+    )
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -58,3 +58,11 @@ def bundled_folder() -> Path:
     if not (folder / "config.json").is_file():
         pytest.fail(f"the bundled model is missing: {folder} has no config.json")
     return folder
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -3,12 +3,14 @@
 import argparse
 import io
 import json
+import time
 
 import pytest
 from PIL import Image
 
 from vlm.chat import MemoryReading, ModelState, Piece
 from vlm.commands import ask
+from vlm.commands.status_line import StatusLine
 from vlm.errors import GenerationError
 from vlm.stats import AnswerClock
 
@@ -31,15 +33,21 @@ def red(tmp_path):
     return str(path)
 
 
-class FakeEngine:
-    """Answers "red" in two pieces; `on_read` may raise at any read."""
+READY = ModelState("ready", "Loading it.", model="m", precision="fp32", notice="Small.")
 
-    def __init__(self, settings=None, on_read=lambda count: None):
+
+class FakeEngine:
+    """Answers "red" in two pieces; `on_read` may raise at any read, `states` come one by one."""
+
+    def __init__(self, settings=None, on_read=lambda count: None, states=(READY,), tokens=(1, 2)):
         self.on_read, self.reads = on_read, 0
+        self.states, self.tokens = list(states), tokens
         self.requests, self.is_stopped, self.is_closed = [], False, False
+        self.asked_at_stage = ""
 
     def ask(self, request):
         self.requests.append(request)
+        self.asked_at_stage = self.states[0].stage
         return self
 
     def stop(self):
@@ -57,10 +65,17 @@ class FakeEngine:
             self.reads += 1
             self.on_read(self.reads)
             yield pieces[self.reads - 1]
-        yield Piece("done", stats=clock.stats("cancelled" if self.is_stopped else "stop", (1, 2)))
+        for _ in (*self.tokens, "the stop token"):
+            clock.token()
+            time.sleep(0.002)
+        reason = "cancelled" if self.is_stopped else "stop"
+        yield Piece("done", stats=clock.stats(reason, self.tokens))
 
     def state(self):
-        return ModelState("ready", "Loading it.", model="m", precision="fp32", notice="Small.")
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if isinstance(state, BaseException):
+            raise state
+        return state
 
     def memory(self):
         return MemoryReading(1, 2, 3, 4, 5, 6, 7, False, 8.0, 9, 10)
@@ -170,17 +185,64 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_came(as_json, monkeypatch, red, 
     assert "Traceback" not in err
 
 
-def test_a_terminal_sees_one_changing_line_and_a_log_only_new_lines(fake):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
+COMING = (
+    ModelState("finding", "Looking for the model."),
+    ModelState("downloading", "Downloading m", 2**30, 4 * 2**30, eta_s=90.0),
+    ModelState("loading", "Loading m.", 1, 2),
+)
 
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_the_question_is_asked_when_the_model_is_there(monkeypatch, red, capsys):
+    engine = FakeEngine(states=(*COMING, READY))
+    monkeypatch.setattr(ask, "Engine", lambda settings: engine)
+    assert ask.run(arguments(red, "-q", "What?")) == 0
+    assert engine.asked_at_stage == "ready", "else its time to first token holds the loading"
+    out, err = capsys.readouterr()
+    assert out == "red\n"
+    assert err.startswith("Looking for the model.\nDownloading m\nLoading m.\nNote: Small.\n")
+
+
+def test_a_terminal_sees_how_far_the_model_is(monkeypatch):
+    terminal = Terminal()
+    ask._wait_for_model(FakeEngine(states=(*COMING, READY)), StatusLine(terminal))
+    shown = terminal.getvalue()
+    assert "Downloading m: 25%, 1.00 GiB of 4.00 GiB, about 00:01:30 left" in shown
+    assert "Loading m: 50%" in shown and shown.endswith("\r\x1b[KNote: Small.\n")
+
+
+def test_ctrl_c_while_the_model_is_coming_leaves_at_once(monkeypatch, red, capsys):
+    engine = FakeEngine(states=(*COMING, KeyboardInterrupt()))
+    monkeypatch.setattr(ask, "Engine", lambda settings: engine)
+    assert ask.run(arguments(red, "-q", "What?")) == 130
+    assert engine.is_closed and not engine.requests
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("tokens", "words"), [((1,), "1 new token, "), ((), "0 new tokens, ")])
+def test_an_answer_of_one_token_has_no_rate(tokens, words, monkeypatch, red, capsys):
+    monkeypatch.setattr(ask, "Engine", lambda settings: FakeEngine(tokens=tokens))
+    ask.run(arguments(red, "-q", "What?"))
+    err = capsys.readouterr().err
+    assert words in err and "per second" not in err
+
+
+def test_an_answer_of_two_tokens_has_a_rate(fake, red, capsys):
+    ask.run(arguments(red, "-q", "What?"))
+    assert "2 new tokens at " in capsys.readouterr().err
+
+
+def test_a_terminal_sees_one_changing_line_and_a_log_only_new_lines():
     terminal, log = Terminal(), io.StringIO()
     for stream in (terminal, log):
-        status = ask._StatusLine(stream)
+        status = StatusLine(stream)
         for progress in (0.25, 0.5):
-            status.show(Piece("prefill", progress=progress), fake)
-        status.show(Piece("decode", text="a"), fake)
+            status.show(Piece("prefill", progress=progress))
+        status.show(Piece("decode", text="a"))
     assert terminal.getvalue().count("\r") == 3 and "50%" in terminal.getvalue()
     assert log.getvalue().count("Reading the question") == 1 and "\r" not in log.getvalue()
 

@@ -27,13 +27,6 @@ from vlm.ui import serve
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_build_demo_makes_a_page_over_any_engine() -> None:
     async def build() -> gr.Blocks:
         return demo.build_demo(FakeEngine(), Settings())
@@ -50,7 +43,12 @@ def test_the_page_is_up_before_the_model_and_ends_on_request(
     environment = os.environ | {"GRADIO_TEMP_DIR": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "demo.py", "--model", "bundled", "--port", str(free_port)]
     started = subprocess.Popen(
-        command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True
+        command,
+        cwd=REPOSITORY,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         page = _wait_for_page(f"http://127.0.0.1:{free_port}/")
@@ -61,10 +59,11 @@ def test_the_page_is_up_before_the_model_and_ends_on_request(
         assert started.stdout is not None
         assert f"http://127.0.0.1:{free_port}" in started.stdout.readline()
         started.send_signal(signal.SIGTERM)
-        started.communicate(timeout=60)
+        _, error = started.communicate(timeout=20)
     finally:
         started.kill()
     assert started.returncode == 0
+    assert "Traceback" not in error
 
 
 def _wait_for_page(url: str) -> str:
@@ -104,6 +103,20 @@ def test_wrong_flags_are_named_all_at_once(capsys: pytest.CaptureFixture[str]) -
     assert demo.main(["serve", "--precision", "int9", "--detail", "finest"]) == 2
     said = capsys.readouterr().err
     assert "precision" in said and "image_detail" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("dokter", 'did you mean "doctor"?'), ("aks", 'did you mean "ask"?'), ("photo.jpg", "")],
+)
+def test_a_misspelt_command_gets_the_nearest_one(
+    name: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert demo.main([name, "--model", "bundled"]) == 2
+    said = capsys.readouterr().err
+    assert f'no command "{name}"' in said and hint in said
+    assert ("did you mean" in said) == bool(hint)
+    assert "serve, ask, bench, doctor" in said and 'demo.py ask IMAGE -q "QUESTION"' in said
 
 
 def test_flags_go_over_the_settings_file(monkeypatch: pytest.MonkeyPatch) -> None:

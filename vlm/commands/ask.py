@@ -10,11 +10,13 @@ import io
 import json
 import os
 import sys
+import time
 from pathlib import Path
-from typing import TextIO
 
-from vlm.chat import AnswerStats, AskRequest, ChatEngine, Message, Piece, Sampling
+from vlm.chat import AnswerStats, AskRequest, ChatEngine, Message, Sampling
+from vlm.commands.status_line import StatusLine
 from vlm.config import Settings, load_settings
+from vlm.ending import CLOSE_S, within
 from vlm.engine import Engine
 from vlm.errors import PictureError, VLMError
 from vlm.images import Picture, PictureLimits, open_picture
@@ -22,13 +24,8 @@ from vlm.images import Picture, PictureLimits, open_picture
 EXIT_ERROR = 1
 EXIT_STOPPED = 130
 """What shells report for a command ended by Ctrl-C."""
-
-_WAITS = {
-    "loading": "Loading the model",
-    "queued": "Waiting",
-    "vision": "Looking at the picture",
-    "prefill": "Reading the question",
-}
+_LOOK_EVERY_S = 0.1
+"""How often it is seen whether the model is there."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +54,10 @@ def run(args: argparse.Namespace) -> int:
         limits = PictureLimits(max_px=int(settings.picture.max_megapixels * 1_000_000))
         pictures = tuple(_open(path, limits) for path in args.pictures)
         engine = Engine(settings)
-        return _ask(engine, _request(args, settings, pictures), as_json=args.json)
+        status = StatusLine(sys.stderr)
+        # Asked before the model is there, the question would wait, and its times with it.
+        _wait_for_model(engine, status)
+        return _ask(engine, _request(args, settings, pictures), status, as_json=args.json)
     except VLMError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_ERROR
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_STOPPED
     finally:
         if engine is not None:
-            engine.close()
+            within(CLOSE_S, engine.close)
 
 
 def _open(path: str, limits: PictureLimits) -> Picture:
@@ -116,10 +116,21 @@ def _request(
     return AskRequest("ask", (*system, question), sampling, settings.picture.max_visual_tokens)
 
 
-def _ask(engine: ChatEngine, request: AskRequest, as_json: bool) -> int:
+def _wait_for_model(engine: ChatEngine, status: StatusLine) -> None:
+    """Show how the model comes along until it is ready; why it failed is told when asked."""
+    try:
+        while (state := engine.state()).stage in ("finding", "downloading", "loading"):
+            status.show_model(state)
+            time.sleep(_LOOK_EVERY_S)
+    finally:
+        status.clear()
+    if state.notice:
+        status.note(state.notice)
+
+
+def _ask(engine: ChatEngine, request: AskRequest, status: StatusLine, as_json: bool) -> int:
     """Stream one answer. The first Ctrl-C stops it and keeps what came; a second one leaves."""
     answer = engine.ask(request)
-    status = _StatusLine(sys.stderr)
     texts: list[str] = []
     stats: AnswerStats | None = None
     was_interrupted = False
@@ -134,7 +145,7 @@ def _ask(engine: ChatEngine, request: AskRequest, as_json: bool) -> int:
             answer.stop()
             pieces = iter(answer)  # the interrupt ended the first iterator, not the answer
             continue
-        status.show(piece, engine)
+        status.show(piece)
         if piece.text and not as_json:
             sys.stdout.write(piece.text)
             sys.stdout.flush()
@@ -164,55 +175,11 @@ def _finish(engine: ChatEngine, text: str, stats: AnswerStats, as_json: bool) ->
         sys.stdout.write(json.dumps(result, ensure_ascii=False, indent=2) + "\n")
         return
     sys.stdout.write("\n")
+    words = "1 new token" if stats.new_tokens == 1 else f"{stats.new_tokens} new tokens"
+    if stats.new_tokens > 1 and stats.decode_tps:  # one token has no rate
+        words += f" at {stats.decode_tps:.1f} per second"
     sys.stderr.write(
         f"[{stats.finish_reason}] {stats.prompt_tokens} prompt tokens "
         f"({stats.visual_tokens} visual), first word after {stats.ttft_s:.2f} s, "
-        f"{stats.new_tokens} new tokens at {stats.decode_tps:.1f} per second, "
-        f"{state.model} in {state.precision}\n"
+        f"{words}, {state.model} in {state.precision}\n"
     )
-
-
-class _StatusLine:
-    """One line on stderr that changes in place on a terminal, and only grows elsewhere."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._is_terminal = stream.isatty()
-        self._shown = ""
-        self._is_model_known = False
-
-    def show(self, piece: Piece, engine: ChatEngine) -> None:
-        """Show what the answer waits for, its notices, and the model's own before them."""
-        notices = piece.notices
-        if not self._is_model_known and piece.stage not in ("loading", "queued"):
-            self._is_model_known = True
-            notices = (*filter(None, [engine.state().notice]), *notices)
-        for notice in notices:
-            self.clear()
-            self._stream.write(f"Note: {notice}\n")
-        if piece.stage in _WAITS:
-            self._replace(_describe(piece, engine, with_percent=self._is_terminal))
-        else:
-            self.clear()
-        self._stream.flush()
-
-    def clear(self) -> None:
-        """Take the line away before other text comes."""
-        if self._is_terminal and self._shown:
-            self._stream.write("\r\x1b[K")
-        self._shown = ""
-
-    def _replace(self, line: str) -> None:
-        if line == self._shown:
-            return
-        self._shown = line
-        self._stream.write(f"\r\x1b[K{line}" if self._is_terminal else f"{line}\n")
-
-
-def _describe(piece: Piece, engine: ChatEngine, with_percent: bool) -> str:
-    words = _WAITS[piece.stage]
-    if piece.stage == "loading":
-        words = engine.state().message or words
-    if piece.stage == "queued" and piece.queue_position:
-        words = f"{words}, {piece.queue_position} ahead"
-    return f"{words} {piece.progress:.0%}" if with_percent and piece.progress else words

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 from types import FrameType
 from typing import Any, NoReturn
@@ -17,8 +16,10 @@ import gradio as gr
 
 from vlm.chat import ChatEngine, ModelState
 from vlm.config import Settings, load_settings
+from vlm.ending import CLOSE_S, die_of_signals, dying_of_interrupts, within
 from vlm.errors import ConfigError
 from vlm.server.routes import Server
+from vlm.ui.api import Endpoints, forbid_downloads
 from vlm.ui.late_engine import LateEngine
 from vlm.ui.look import launch_options
 from vlm.ui.page import Page
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="let API clients name pictures by public web addresses",
     )
+    add("--mcp", action="store_true", help="also offer the page's endpoints as tools over MCP")
     add("--share", action="store_true", help="also make a public link through gradio.live")
     add("--open", action="store_true", help="open the page in a browser")
 
@@ -54,11 +56,10 @@ def run(args: argparse.Namespace) -> int:
     settings = read_settings(args)
     _check_port(settings.server.host, settings.server.port)
     engine = LateEngine(lambda: _make_engine(settings), settings.server.queue_size)
-    page, options = build_server(engine, settings)
-    if args.share:
-        engine.start()  # making the link may take its time
-    signal.signal(signal.SIGTERM, _end)
-    try:
+    with dying_of_interrupts():
+        page, options = build_server(engine, settings, args.mcp)
+        if args.share:
+            engine.start()  # making the link may take its time
         _, url, public_url = page.launch(
             server_name=settings.server.host,
             server_port=settings.server.port,
@@ -68,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
             prevent_thread_lock=True,
             **options,
         )
+    signal.signal(signal.SIGTERM, _end)
+    try:
         _say(f"The page is at {url} (Ctrl-C ends it)")
         if args.share:
             _say_public(public_url)
@@ -75,19 +78,25 @@ def run(args: argparse.Namespace) -> int:
             engine.start()
         _report(engine)
     except KeyboardInterrupt:
+        die_of_signals()
         _say("\nEnding.")
     finally:
-        page.close(verbose=False)
-        engine.close()
+        # An open page or a model in the middle of its loading would take longer.
+        within(CLOSE_S, lambda: page.close(verbose=False), engine.close)
     return 0
 
 
-def build_server(engine: ChatEngine, settings: Settings) -> tuple[gr.Blocks, dict[str, Any]]:
+def build_server(
+    engine: ChatEngine, settings: Settings, mcp: bool = False
+) -> tuple[gr.Blocks, dict[str, Any]]:
     """Make the page with the API beside it; returns it with the arguments of its launch()."""
     server = Server(engine, settings)
     page = Page(server.metrics.watch("page"), settings).build()
+    Endpoints(server.answering("gradio"), settings).add_to(page)
+    forbid_downloads()
     options = launch_options(settings)
     options["app_kwargs"]["routes"] = server.routes()
+    options["mcp_server"] = mcp
     return page, options
 
 
@@ -158,7 +167,7 @@ def _report(engine: ChatEngine) -> None:
             _say(line)
             said = line
         is_moving = engine.state().stage in ("finding", "downloading", "loading")
-        threading.Event().wait(_REPORT_EVERY_S if is_moving else 60.0)
+        time.sleep(_REPORT_EVERY_S if is_moving else 60.0)
 
 
 def describe_state(state: ModelState) -> str:
