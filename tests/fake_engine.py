@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 from vlm.chat import AnswerStats, AskRequest, FinishReason, MemoryReading, ModelState, Piece
@@ -23,6 +24,8 @@ class Script:
     words: tuple[str, ...] = ("A ", "red ", "circle.")
     before: tuple[Piece, ...] = ()
     """Pieces of the wait, given before the first word."""
+    ahead: tuple[Piece, ...] = ()
+    """Pieces of a read-ahead, given at once."""
     by_step: bool = False
     """Whether each piece of the wait and each word is held until FakeEngine.step() lets it go."""
     error: Exception | None = None
@@ -33,8 +36,11 @@ class Script:
 class FakeAnswer:
     """A running answer of the FakeEngine."""
 
-    def __init__(self, engine: FakeEngine, request: AskRequest, script: Script) -> None:
+    def __init__(
+        self, engine: FakeEngine, request: AskRequest, script: Script, is_ahead: bool = False
+    ) -> None:
         self.request = request
+        self._is_ahead = is_ahead
         self._engine = engine
         self._script = script
         self._stop = threading.Event()
@@ -57,7 +63,7 @@ class FakeAnswer:
                     yield self._done(0, "cancelled")
                     return
                 yield Piece("loading")
-            with self._engine.one_at_a_time:
+            with nullcontext() if self._is_ahead else self._engine.one_at_a_time:
                 yield from self._run()
         finally:
             self._stop.set()
@@ -107,6 +113,8 @@ class FakeEngine:
     script: Script = field(default_factory=Script)
     model_state: ModelState = READY
     answers: list[FakeAnswer] = field(default_factory=list)
+    read: list[FakeAnswer] = field(default_factory=list)
+    """Read-aheads, in order."""
     forgotten: list[str] = field(default_factory=list)
     is_full: bool = False
     load_retries: int = 0
@@ -130,6 +138,7 @@ class FakeEngine:
         self.script, self.model_state = Script(), READY
         self.is_full, self.load_retries, self.rss_bytes = False, 0, 3 * GIB
         self.answers.clear()
+        self.read.clear()
         self.forgotten.clear()
         self.steps = threading.Semaphore(0)
 
@@ -144,6 +153,14 @@ class FakeEngine:
             raise BusyError("16 questions are waiting already and the limit is <16>. Try later.")
         answer = FakeAnswer(self, request, replace(self.script))
         self.answers.append(answer)
+        return answer
+
+    def read_ahead(self, request: AskRequest) -> FakeAnswer:
+        """Remember the request and read the pictures by the script, beside any answer."""
+        answer = FakeAnswer(
+            self, request, Script(words=(), before=self.script.ahead), is_ahead=True
+        )
+        self.read.append(answer)
         return answer
 
     def state(self) -> ModelState:

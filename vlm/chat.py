@@ -145,6 +145,13 @@ class ChatEngine(Protocol):
     def ask(self, request: AskRequest) -> Answer:
         """Queue a question, also while the model is loading. Raises BusyError."""
 
+    def read_ahead(self, request: AskRequest) -> Answer:
+        """Read the pictures of a chat while nobody waits, so that its question finds them read.
+
+        The pieces tell the progress. The last message's text does not matter. A question in
+        the same conversation joins the work; losing hold of the answer ends it.
+        """
+
     def state(self) -> ModelState:
         """Say where the model is; never blocks."""
 

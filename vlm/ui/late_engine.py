@@ -9,7 +9,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from vlm.chat import Answer, AskRequest, ChatEngine, MemoryReading, ModelState, Piece
 from vlm.errors import BusyError, GenerationError
@@ -77,7 +77,16 @@ class LateEngine:
                 f"{self._waiting} questions are waiting already and the limit is "
                 f"{self._queue_size}. Try again in a minute."
             )
-        answer = _LateAnswer(self, request)
+        return self._wait_with(_LateAnswer(self, request))
+
+    def read_ahead(self, request: AskRequest) -> Answer:
+        """Read pictures before the question, once the engine is there."""
+        engine = self._engine
+        if engine is not None:
+            return engine.read_ahead(request)
+        return self._wait_with(_LateAnswer(self, request, is_ahead=True))
+
+    def _wait_with(self, answer: _LateAnswer) -> _LateAnswer:
         with self._lock:
             self._early.add(answer)
         return answer
@@ -156,9 +165,10 @@ class LateEngine:
 class _LateAnswer:
     """An answer to a question that came before the engine."""
 
-    def __init__(self, late: LateEngine, request: AskRequest) -> None:
+    def __init__(self, late: LateEngine, request: AskRequest, is_ahead: bool = False) -> None:
         self._late = late
         self._request = request
+        self._is_ahead = is_ahead
         self._clock = AnswerClock()
         self._answer: Answer | None = None
         self._is_stopped = threading.Event()
@@ -170,14 +180,16 @@ class _LateAnswer:
 
     def __iter__(self) -> Iterator[Piece]:
         """Yield heartbeats until the engine is there, then its pieces. Raises VLMError."""
-        with self._late.queue_place():
+        with nullcontext() if self._is_ahead else self._late.queue_place():
             yield Piece("loading")
             while not self._late.wait(_HEARTBEAT_S) and not self._is_stopped.is_set():
                 yield Piece("loading")
         if self._is_stopped.is_set():
             yield Piece("done", stats=self._clock.stats("cancelled"))
             return
-        self._answer = self._late.engine().ask(self._request)
+        engine = self._late.engine()
+        begin = engine.read_ahead if self._is_ahead else engine.ask
+        self._answer = begin(self._request)
         if self._is_stopped.is_set():
             self._answer.stop()
         yield from self._answer
