@@ -142,7 +142,7 @@ def test_boxes_belong_to_the_last_answer_only(tab: Tab, engine: FakeEngine, draw
     expect(marks(tab)).to_have_count(3)
     engine.script = Script(by_step=True)
     tab.start("What colour?")
-    expect(fold(tab)).to_have_count(0)
+    expect(fold(tab)).to_be_hidden()
     engine.step(3)
     tab.wait_for_end()
     expect(fold(tab)).to_have_count(0)

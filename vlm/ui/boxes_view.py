@@ -9,12 +9,13 @@ import shutil
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gradio as gr
+from gradio.events import Dependency
 from gradio.utils import get_upload_folder
 from PIL import Image
 
@@ -91,19 +92,11 @@ class BoxesView:
         self._drawn: weakref.WeakKeyDictionary[Conversation, _Drawn] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
-    def connect(
-        self, parts: BoxesParts, starts: Sequence[Callable[..., Any]], ends: Sequence[Any]
-    ) -> None:
-        """Hide the boxes when one of the events `starts` comes, show them after all of `ends`."""
-        at_once: dict[str, Any] = {
-            "show_progress": "hidden",
-            "api_visibility": "private",
-            "queue": False,
-        }
-        for start in starts:
-            start(lambda: gr.update(visible=False), None, parts.fold, **at_once)
-        for end in ends:
-            end.then(self.show, None, list(parts), **at_once)
+    def show_after(self, events: Sequence[Dependency], parts: BoxesParts) -> None:
+        """Show the last answer's boxes once one of the events has been handled."""
+        at_once: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+        for event in events:
+            event.then(self.show, None, list(parts), queue=False, **at_once)
 
     def show(self, request: gr.Request) -> tuple[Any, ...]:
         """Update the parts to the last answer of the tab's conversation."""

@@ -98,7 +98,7 @@ class Page:
         spoken += [part for part in (*readings, *changes) if part not in spoken]
         page.load(open_page, None, spoken, **_AT_ONCE)
         shown.append(parts.language.click(switch_language, None, spoken, **_AT_ONCE))
-        self._boxes.connect(parts.boxes, [parts.box.submit, parts.retry.click], shown)
+        self._boxes.show_after(shown, parts.boxes)
         page.unload(self.chat.leave)
 
     def refresh(self, request: gr.Request) -> tuple[Any, Any, Any]:
