@@ -76,7 +76,7 @@ class BodyReader:
         try:
             return await anyio.to_thread.run_sync(form.model_validate_json, body)
         except ValidationError as error:
-            raise _refusal_of(error) from None
+            raise refusal_of_form(error) from None
 
     def _too_large(self) -> Refusal:
         limit = format_bytes(self._max_bytes)
@@ -87,7 +87,8 @@ class BodyReader:
         )
 
 
-def _refusal_of(error: ValidationError) -> Refusal:
+def refusal_of_form(error: ValidationError) -> Refusal:
+    """Say what is wrong with the form of a request, and where."""
     # What was sent is not repeated: it may be a picture of megabytes.
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     shown = [_describe(fault) for fault in faults[:_SHOWN_FAULTS]]

@@ -7,6 +7,7 @@ never as text, under the visitor who asked: nobody else's request can match them
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -41,7 +42,7 @@ class KnownConversation:
 
 
 class KnownConversations:
-    """The chats of all visitors; to be used from one event loop."""
+    """The chats of all visitors; safe to use from several threads."""
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class KnownConversations:
         self._kept_s = kept_s
         self._clock = clock
         self._known: list[KnownConversation] = []
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -74,13 +76,16 @@ class KnownConversations:
 
         Returns it with the messages, those answers we gave ourselves with their exact ids.
         """
-        self._drop_old()
         units = fingerprint(visitor, messages, max_visual_tokens)
-        chosen = self._choose(visitor, units)
-        if chosen is None:
-            chosen = KnownConversation(visitor)
-            self._known.append(chosen)
-        chosen.is_busy = True
+        with self._lock:
+            dropped = self._take_old()
+            chosen = self._choose(visitor, units)
+            if chosen is None:
+                chosen = KnownConversation(visitor)
+                self._known.append(chosen)
+            chosen.is_busy = True
+        for old in dropped:
+            self._forget(old.id)
         told = _with_exact_ids(messages, visitor, max_visual_tokens, chosen.exact_ids)
         chosen.units = units
         live = {unit.digest for unit in units}
@@ -98,9 +103,10 @@ class KnownConversations:
             chosen.units = fingerprint(chosen.visitor, answered, max_visual_tokens)
             if answered[-1].token_ids:
                 chosen.exact_ids[chosen.units[-1].digest] = answered[-1].token_ids
-        chosen.is_busy = False
-        chosen.used_at_s = self._clock()
-        self._known = [known for known in self._known if known is not chosen] + [chosen]
+        with self._lock:
+            chosen.is_busy = False
+            chosen.used_at_s = self._clock()
+            self._known = [known for known in self._known if known is not chosen] + [chosen]
 
     def _choose(self, visitor: str, units: Sequence[Unit]) -> KnownConversation | None:
         """Take the idle chat that shares most, unless more would be lost than is won."""
@@ -116,15 +122,15 @@ class KnownConversations:
                 best, best_weight = known, weight
         return best
 
-    def _drop_old(self) -> None:
+    def _take_old(self) -> list[KnownConversation]:
+        """Remove the chats that are too old or too many."""
         oldest_s = self._clock() - self._kept_s
         idle = [known for known in self._known if not known.is_busy]
         dropped = [known for known in idle if known.used_at_s < oldest_s]
         too_many = len(self._known) - len(dropped) - self._most + 1
         dropped += [known for known in idle if known not in dropped][: max(0, too_many)]
         self._known = [known for known in self._known if known not in dropped]
-        for known in dropped:
-            self._forget(known.id)
+        return dropped
 
 
 def fingerprint(visitor: str, messages: Sequence[Message], max_visual_tokens: int) -> list[Unit]:

@@ -96,6 +96,8 @@ def build_server(
     forbid_downloads()
     options = launch_options(settings)
     options["app_kwargs"]["routes"] = server.routes()
+    if mcp:
+        _check_mcp()
     options["mcp_server"] = mcp
     return page, options
 
@@ -119,6 +121,16 @@ def read_settings(args: argparse.Namespace) -> Settings:
         "server.remote_pictures": args.remote_pictures,
     }
     return load_settings(args.config, overrides, sources)
+
+
+def _check_mcp() -> None:
+    """Raise ConfigError when Gradio could not speak MCP; it would only say so in its log."""
+    try:
+        import mcp  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            "--mcp needs the package mcp. Install what requirements.txt names, or leave --mcp out."
+        ) from error
 
 
 def _make_engine(settings: Settings) -> ChatEngine:
