@@ -8,8 +8,9 @@ from fake_engine import READY, FakeEngine, Script
 from pictures_to_send import data_url, png
 from served_api import serving
 
-from vlm.chat import ModelState, Piece
+from vlm.chat import ChatEngine, ModelState, Piece
 from vlm.config import Settings
+from vlm.server.metrics import Metrics
 
 pytest_plugins = ("server_fixtures",)
 
@@ -124,3 +125,14 @@ def test_a_page_of_another_site_gets_nothing(engine: FakeEngine, web: httpx2.Cli
     assert web.post("/warmup", headers={"Origin": "null"}).status_code == 403
     assert not engine.requests
     assert web.post("/warmup", headers={"Origin": "http://localhost:3000"}).status_code == 200
+
+
+def test_a_watched_engine_is_the_engine_in_all_else(engine: FakeEngine) -> None:
+    watched = Metrics(engine).watch("page")
+    methods = {name for name in vars(ChatEngine) if not name.startswith("_")}
+    assert {"ask", "read_ahead", "forget"} <= methods
+    assert not {name for name in methods if not callable(getattr(watched, name, None))}
+    watched.forget("one")
+    watched.retry_load()
+    assert (engine.forgotten, engine.load_retries) == (["one"], 1)
+    assert watched.state() is engine.model_state and watched.memory() == engine.memory()

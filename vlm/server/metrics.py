@@ -96,6 +96,10 @@ class WatchedEngine:
             self._metrics.answers.labels(self._source, "refused").inc()
             raise
 
+    def read_ahead(self, request: AskRequest) -> Answer:
+        """Read pictures before their question; the question itself is counted later."""
+        return self._engine.read_ahead(request)
+
     def state(self) -> ModelState:
         """Say where the model is."""
         return self._engine.state()
