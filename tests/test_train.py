@@ -11,17 +11,11 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
 from vlm.bundled.batches import BatchMaker
+from vlm.bundled.losses import attention_mask, batch_loss
 from vlm.bundled.network import DenseHeads, prepare_weights
 from vlm.bundled.scenes import SceneMix
-from vlm.bundled.train import (
-    STAGES,
-    attention_mask,
-    batch_loss,
-    export,
-    optimizers,
-    run_stage,
-    save,
-)
+from vlm.bundled.stages import STAGES
+from vlm.bundled.train import export, optimizers, run_stage, save
 
 
 def test_a_question_sees_the_picture_and_itself_only():
@@ -37,7 +31,7 @@ def test_the_loss_falls_on_a_batch_seen_again(bundled_folder):
     prepare_weights(model, 1)
     tokenizer = Tokenizer.from_file(str(bundled_folder / "tokenizer.json"))
     batch = BatchMaker(tokenizer, 1, 2, SceneMix(), ((4, 4),)).make(0)
-    stage = STAGES["joint"]
+    stage = STAGES["final"]
     steppers = optimizers(model, heads, stage)
     losses = []
     for _ in range(12):
@@ -50,12 +44,26 @@ def test_the_loss_falls_on_a_batch_seen_again(bundled_folder):
     assert losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize("name", ["vision", "joint"])
+@pytest.mark.parametrize("name", ["vision", "language", "final"])
 def test_a_stage_writes_its_checkpoint(name, tmp_path, bundled_folder):
     stage = replace(STAGES[name], steps=1, pictures=2, grids=((2, 2),), silent_pictures=0)
     run_stage(name, stage, tmp_path, seed=1, start=None)
     kept = torch.load(tmp_path / f"{name}.pt", weights_only=True)
     assert all(bool(tensor.isfinite().all()) for tensor in kept["model"].values())
+
+
+def test_a_tower_that_stays_as_it_is_stays_but_for_its_mergers(tmp_path, bundled_folder):
+    stage = replace(STAGES["language"], steps=2, pictures=2, grids=((2, 2),))
+    run_stage("language", stage, tmp_path, seed=1, start="committed")
+    kept = torch.load(tmp_path / "language.pt", weights_only=True)["model"]
+    changed = set()
+    with safe_open(bundled_folder / "model.safetensors", "pt") as file:
+        for name in file.keys():  # noqa: SIM118  # safe_open is no dict
+            if not kept[name].equal(file.get_tensor(name).float()):
+                changed.add(name)
+    assert not any("visual" in name and "merger" not in name for name in changed)
+    assert any("visual.deepstack_merger_list" in name for name in changed)
+    assert any("language_model.layers" in name for name in changed)
 
 
 def test_a_stage_goes_on_from_the_committed_weights(tmp_path, bundled_folder):

@@ -97,14 +97,28 @@ def patches(pixels: Tensor) -> Tensor:
 
 
 def encode_pictures(
-    model: Qwen3VLForConditionalGeneration, pixels: Tensor
+    model: Qwen3VLForConditionalGeneration, pixels: Tensor, blocks_train: bool = True
 ) -> tuple[Tensor, list[Tensor]]:
     """Run the vision tower on (b, h, w, 3) uint8 pictures of one size.
 
-    Returns (b, visual tokens, width) embeddings and the deepstack features of that shape.
+    Only the mergers get gradients where the blocks do not train. Returns (b, visual tokens,
+    width) embeddings and the deepstack features of that shape.
     """
     visual: Any = model.model.visual
-    b, height, width = pixels.shape[0], pixels.shape[1] // 16, pixels.shape[2] // 16
+    b = pixels.shape[0]
+    with torch.set_grad_enabled(blocks_train and torch.is_grad_enabled()):
+        seen, last = _run_blocks(visual, pixels)
+    deepstack = [
+        merger(x).view(b, -1, merger.linear_fc2.out_features)
+        for merger, x in zip(visual.deepstack_merger_list, seen, strict=True)
+    ]
+    merged = visual.merger(last)
+    return merged.view(b, -1, merged.shape[-1]), deepstack
+
+
+def _run_blocks(visual: Any, pixels: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Return what the deepstack mergers see, and the last block's output."""
+    height, width = pixels.shape[1] // 16, pixels.shape[2] // 16
     weight = visual.patch_embed.proj.weight.flatten(1)
     x = F.linear(patches(pixels), weight, visual.patch_embed.proj.bias)
     place = merge_order(height, width)
@@ -112,15 +126,13 @@ def encode_pictures(
     angles = place.T[:, :, None].float() * visual.rotary_pos_emb.inv_freq  # (n, 2, d/4)
     angles = angles.flatten(1).repeat(1, 2)
     cos, sin = angles.cos(), angles.sin()
-    deepstack: list[Tensor] = []
+    seen: list[Tensor] = []
     for index, block in enumerate(visual.blocks):
         x = x + _vision_attention(block.attn, block.norm1(x), cos, sin)
         x = x + block.mlp(block.norm2(x))
         if index in visual.deepstack_visual_indexes:
-            merger = visual.deepstack_merger_list[len(deepstack)]
-            deepstack.append(merger(x).view(b, -1, merger.linear_fc2.out_features))
-    merged = visual.merger(x)
-    return merged.view(b, -1, merged.shape[-1]), deepstack
+            seen.append(x)
+    return seen, x
 
 
 def _position_table(visual: Any, height: int, width: int, place: Tensor) -> Tensor:
