@@ -46,6 +46,15 @@ class Tab:
         """The button under the chat: retry, undo or clear."""
         return self.page.locator(f"#{name}")
 
+    def message_button(self, role: str, index: int, name: str) -> Locator:
+        """The copy or edit button beside a message of "user" or "bot"; pictures count too."""
+        panels = self.page.locator(f"#chat .{role}-row + .message-buttons")
+        return panels.nth(index).locator("button").nth(0 if name == "copy" else 1)
+
+    def clipboard(self) -> str:
+        """What was copied last; the tab needs the permission to read it."""
+        return str(self.page.evaluate("navigator.clipboard.readText()"))
+
     def attach(self, *files: Path) -> None:
         """Add picture files to the input and wait until they are there."""
         before = self.thumbnails.count()

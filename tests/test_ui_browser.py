@@ -137,6 +137,53 @@ def test_undo_twice_then_a_new_picture(tab: Tab, engine: FakeEngine, draw: Draw)
     expect(tab.pictures).to_have_count(1)
 
 
+def test_an_earlier_question_can_be_edited_and_later_ones_are_dropped(
+    tab: Tab, engine: FakeEngine, draw: Draw
+) -> None:
+    tab.ask("What *is* it?", draw("red"))
+    tab.ask("second")
+    tab.box.fill("a draft")
+    tab.message_button("user", 1, "edit").click()
+    note = tab.page.locator(".note")
+    expect(note).to_contain_text("Editing question 1.")
+    expect(tab.box).to_have_value("What *is* it?")
+    expect(tab.thumbnails).to_have_count(1)
+    expect(tab.answers).to_have_count(2)
+    tab.page.locator("#cancel-edit").click()
+    expect(tab.box).to_have_value("a draft")
+    expect(note).to_have_count(0)
+    tab.message_button("user", 1, "edit").click()
+    expect(tab.thumbnails).to_have_count(1)
+    tab.box.fill("What colour?")
+    tab.box.press("Enter")
+    expect(tab.answers).to_have_count(1)
+    tab.wait_for_end()
+    expect(tab.questions.last).to_have_text("What colour?")
+    expect(note).to_have_count(0)
+    first, edited = engine.requests[0], engine.requests[-1]
+    assert [message.text for message in edited.messages] == ["What colour?"]
+    assert len(edited.messages[0].pictures) == 1
+    assert edited.conversation_id == first.conversation_id
+    tab.ask("and then?")
+    told = [message.text for message in engine.requests[-1].messages]
+    assert told == ["What colour?", "A red circle.", "and then?"]
+
+
+def test_messages_are_copied_as_they_were_written(engine: FakeEngine, open_tab: OpenTab) -> None:
+    tab = open_tab(permissions=["clipboard-read", "clipboard-write"])
+    engine.script = Script(words=("`a` < **b** ", "& <i>\n\n```\nx < 1\n```"))
+    tab.ask("1. *Which* <tag>?")
+    for role, text in (
+        ("user", "1. *Which* <tag>?"),
+        ("bot", "`a` < **b** & <i>\n\n```\nx < 1\n```"),
+    ):
+        tab.message_button(role, 0, "copy").click()
+        wait_until(lambda text=text: tab.clipboard() == text)
+    tab.page.locator("#chat .top-panel").first.locator("button").last.click()
+    whole = "Question:\n1. *Which* <tag>?\n\nAnswer:\n`a` < **b** & <i>\n\n```\nx < 1\n```"
+    wait_until(lambda: tab.clipboard() == whole)
+
+
 def test_clear_forgets_the_chat_even_while_it_is_answered(tab: Tab, engine: FakeEngine) -> None:
     engine.script = Script(words=("word ",) * 200, by_step=True)
     tab.start("Talk")
@@ -242,18 +289,29 @@ def test_a_full_queue_keeps_the_input_and_says_so(tab: Tab, engine: FakeEngine, 
     expect(tab.pictures).to_have_count(1)
 
 
-def test_a_broken_picture_keeps_the_input_and_says_so(
-    tab: Tab, engine: FakeEngine, tmp_path: Path
+@pytest.mark.parametrize("locale", ["en-GB", "zh-CN"])
+def test_a_broken_picture_is_named_and_taken_out_and_the_rest_is_kept(
+    engine: FakeEngine, open_tab: OpenTab, draw: Draw, tmp_path: Path, locale: str
 ) -> None:
-    broken = tmp_path / "<img src=x onerror=window.bad=1>.png"
+    tab = open_tab(locale=locale)
+    broken = tmp_path / "<img src=x onerror=window.bad=1> cat.png"
     broken.write_bytes(b"\x89PNG\r\n\x1a\n but no more")
-    tab.attach(broken)
+    tab.attach(draw("red"), broken, draw("blue"))
     tab.box.fill("What is it?")
     tab.box.press("Enter")
-    expect(tab.toast).to_be_visible()
+    note = tab.page.get_by_role("alert")
+    expect(note).to_contain_text("cat.png")
+    why = "This PNG file is damaged" if locale == "en-GB" else "PNG 文件已损坏或不完整"
+    expect(note).to_contain_text(why)
+    expect(tab.thumbnails).to_have_count(2)
     expect(tab.box).to_have_value("What is it?")
     assert engine.requests == []
     assert tab.page.evaluate("window.bad") is None
+    tab.box.press("Enter")
+    tab.wait_for_end()
+    expect(note).to_have_count(0)
+    colours = [p.image.getpixel((0, 0)) for p in engine.requests[0].messages[0].pictures]
+    assert colours == [(255, 0, 0), (0, 0, 255)]
 
 
 def test_an_error_is_shown_and_the_question_comes_back(tab: Tab, engine: FakeEngine) -> None:
@@ -390,12 +448,25 @@ def test_detail_and_settings_reach_the_engine(engine: FakeEngine, open_tab: Open
 
 def test_a_sample_fills_in_its_picture_and_question(tab: Tab, engine: FakeEngine) -> None:
     tab.page.locator("#chat button.example").nth(1).click()
-    expect(tab.box).to_have_value("What does the text say?")
+    expect(tab.box).to_have_value("What do a soup and a coffee cost together?")
     expect(tab.thumbnails).to_have_count(1)
     tab.box.press("Enter")
     tab.wait_for_end()
     wait_until(lambda: engine.requests)
     assert len(engine.requests[0].messages[0].pictures) == 1
+
+
+def test_the_samples_are_those_that_the_loaded_model_can_answer(
+    engine: FakeEngine, open_tab: OpenTab
+) -> None:
+    tab = open_tab()
+    samples = tab.page.locator("#chat button.example")
+    expect(samples).to_have_count(3)
+    engine.model_state = ModelState("ready", model="Shapes", is_bundled=True)
+    expect(samples).to_have_count(4)
+    samples.nth(2).click()
+    expect(tab.box).to_have_value("In the second picture: What shape is red?")
+    expect(tab.thumbnails).to_have_count(2)
 
 
 def test_a_closed_tab_stops_its_work(engine: FakeEngine, open_tab: OpenTab) -> None:

@@ -53,6 +53,22 @@ def test_answers_carry_their_exact_ids() -> None:
     assert chat.messages()[1].token_ids == (5, 6)
 
 
+def test_an_edited_question_replaces_the_earlier_one_and_what_came_after() -> None:
+    chat = Conversation()
+    answered(chat, "one", "1")
+    second = answered(chat, "two", "2")
+    answered(chat, "three", "3")
+    assert chat.begin(ask("two, better"), instead_of=second)
+    assert told(chat) == [("user", "one"), ("assistant", "1"), ("user", "two, better")]
+
+
+def test_a_question_that_is_gone_cannot_be_replaced() -> None:
+    chat = Conversation()
+    answered(chat, "one", "1")
+    assert chat.begin(ask("two"), instead_of=ask("never asked"))
+    assert told(chat) == [("user", "one"), ("assistant", "1"), ("user", "two")]
+
+
 def test_only_one_answer_at_a_time() -> None:
     chat = Conversation()
     assert chat.begin(ask("one"))

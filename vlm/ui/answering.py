@@ -1,4 +1,4 @@
-"""What the chat's buttons do: send, stream the answer, retry, undo, stop, clear.
+"""What the chat's buttons do: send, stream the answer, retry, undo, edit, stop, clear.
 
 Each handler reads inputs, talks to the engine and the history, and returns what changes on
 the page. Nothing that is shown is ever read back.
@@ -14,41 +14,49 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 
-from vlm.chat import AskRequest, ChatEngine, Message, Piece, Sampling
+from vlm.chat import AskRequest, ChatEngine, Piece, Sampling
 from vlm.config import Settings
 from vlm.errors import VLMError
-from vlm.images import PictureLimits, open_picture
 from vlm.ui.answer_line import answer_line
 from vlm.ui.chat_view import ChatView, describe_wait
 from vlm.ui.chinese import in_language
 from vlm.ui.conversation import Conversation, Turn
 from vlm.ui.options import read_sampling, read_visual_tokens
+from vlm.ui.question_box import (
+    LeftOut,
+    QuestionReader,
+    box_content,
+    box_with_question,
+    filled_box,
+    idle_box,
+    note_html,
+)
 from vlm.ui.sessions import Session, Sessions
 from vlm.ui.texts import EN, Texts, texts_in
-from vlm.ui.thumbnails import remove_thumbnails, write_thumbnail
+from vlm.ui.thumbnails import remove_thumbnails
+from vlm.ui.written import written_chat
 
 logger = logging.getLogger(__name__)
 
-LONGEST_QUESTION = 100_000
-"""Characters; far more than the model holds, far less than would slow the page."""
 SHOWN_EVERY_S = 0.1
 """Pause between two updates of a streaming answer; faster than that nobody reads."""
-DOUBLE_CLICK_S = 1.5
-"""The same question sent again within this time is a repeated click, not a new question."""
 
 
 class Changes(NamedTuple):
-    """What a handler changes on the page, in the order of the page's outputs."""
+    """What a handler changes on the page, named as the page's parts."""
 
     chat: Any
     box: Any
     line: Any
     retry: Any
     undo: Any
+    note: Any
+    cancel_edit: Any
+    written: Any
 
 
 def _no_changes() -> Changes:
-    return Changes(gr.skip(), gr.skip(), gr.skip(), gr.skip(), gr.skip())
+    return Changes(*(gr.skip() for _ in Changes._fields))
 
 
 class Chat:
@@ -61,10 +69,7 @@ class Chat:
         self.sessions = Sessions(
             on_leave=lambda conversation: engine.forget(conversation.id), on_drop=self._drop
         )
-        self._limits = PictureLimits(
-            max_px=int(settings.picture.max_megapixels * 1_000_000),
-            max_file_bytes=settings.server.max_upload_bytes,
-        )
+        self._reader = QuestionReader(settings)
 
     def send(
         self, request: gr.Request, box: dict[str, Any] | None, detail: Any, *options: Any
@@ -73,14 +78,24 @@ class Chat:
         session = self.sessions.get(request.session_hash)
         chat, texts = session.conversation, texts_in(session.language)
         try:
-            turn = self._read_question(session, box, texts)
+            turn = self._reader.read(session, box)
         except VLMError as error:
             gr.Warning(html.escape(in_language(str(error), session.language)))
             turn = None
+        if isinstance(turn, LeftOut):
+            changed = filled_box(turn.text, turn.uploads)
+            note = note_html(*turn.faults, is_fault=True)
+            yield _no_changes()._replace(box=changed, note=note)
+            return
         sampling = read_sampling(self._settings, options)
-        if turn is None or not chat.begin(turn):
+        before = chat.turns
+        if turn is None or not chat.begin(turn, session.edited):
             yield _no_changes()
             return
+        session.edited = None
+        for old in before:
+            if old not in chat.turns:
+                remove_thumbnails(old.thumbnails)
         yield from self._answer(chat, turn, texts, sampling, detail, is_new=True)
 
     def retry(
@@ -94,6 +109,7 @@ class Chat:
         if turn is None:
             yield _no_changes()
             return
+        session.edited = None
         # A failed question was put back into the input; asked again, it leaves it.
         is_in_box = bool(box) and (box or {}).get("text") == turn.question.text
         yield from self._answer(chat, turn, texts, sampling, detail, is_new=is_in_box)
@@ -107,18 +123,48 @@ class Chat:
             return _no_changes()
         session.expect_repeat()
         remove_thumbnails(turn.thumbnails)
-        return self._idle(chat, texts)._replace(box=_question_box(turn, box))
+        session.edited = None
+        return self._idle(chat, texts)._replace(box=box_with_question(turn, box))
+
+    def edit(self, box: dict[str, Any] | None, event: gr.EventData, request: gr.Request) -> Changes:
+        """Put an earlier question into the input; nothing is lost before it is sent."""
+        session = self.sessions.get(request.session_hash)
+        turns, texts = session.conversation.turns, texts_in(session.language)
+        number = getattr(event, "turn", None)
+        if session.conversation.is_busy:
+            gr.Info(texts.still_answering)
+            return _no_changes()
+        if not isinstance(number, int) or not 0 <= number < len(turns):
+            return _no_changes()
+        if session.edited is None:
+            session.draft = box_content(box)
+        session.edited = turns[number]
+        session.expect_repeat()
+        return _no_changes()._replace(
+            box=filled_box(turns[number].question.text, turns[number].uploads),
+            note=note_html(texts.editing.format(number=number + 1)),
+            cancel_edit=gr.update(visible=True),
+        )
+
+    def cancel_edit(self, request: gr.Request) -> Changes:
+        """Leave the earlier question as it is and bring back what the input held before."""
+        session = self.sessions.get(request.session_hash)
+        session.edited = None
+        return self._idle(session.conversation, texts_in(session.language))._replace(
+            box=filled_box(*session.draft)
+        )
 
     def stop(self, request: gr.Request) -> Any:
         """End the running answer; what is written stays."""
         session = self.sessions.get(request.session_hash)
-        return gr.skip() if session.conversation.stop() else _idle_box()
+        return gr.skip() if session.conversation.stop() else idle_box()
 
     def clear(self, request: gr.Request) -> Changes:
         """Stop, and start an empty chat."""
         session = self.sessions.get(request.session_hash)
         chat = self.sessions.start_anew(session)
         session.expect_repeat()
+        session.edited = None
         changes = self._idle(chat, texts_in(session.language))
         return changes._replace(box=gr.update(value=None, submit_btn=True, stop_btn=False))
 
@@ -130,7 +176,7 @@ class Chat:
             return gr.skip()
         session.expect_repeat()
         turns[-1].is_given_back = True
-        return _question_box(turns[-1], box)
+        return box_with_question(turns[-1], box)
 
     def leave(self, request: gr.Request) -> None:
         """The tab was closed: its work ends."""
@@ -138,38 +184,18 @@ class Chat:
 
     def show(self, session: Session) -> Changes:
         """Show the chat as it is, in the session's language."""
-        return self._idle(session.conversation, texts_in(session.language))
+        texts = texts_in(session.language)
+        changes = self._idle(session.conversation, texts)
+        if session.edited not in session.conversation.turns:
+            return changes
+        number = session.conversation.turns.index(session.edited) + 1
+        note = note_html(texts.editing.format(number=number))
+        return changes._replace(note=note, cancel_edit=gr.update(visible=True))
 
     def _drop(self, conversation: Conversation) -> None:
         self._engine.forget(conversation.id)
         for turn in conversation.turns:
             remove_thumbnails(turn.thumbnails)
-
-    def _read_question(
-        self, session: Session, box: dict[str, Any] | None, texts: Texts
-    ) -> Turn | None:
-        """Read the input; None when there is nothing to send. Raises VLMError."""
-        text = str((box or {}).get("text") or "").strip()
-        uploads = tuple(str(path) for path in (box or {}).get("files") or ())
-        is_busy = session.conversation.is_busy
-        if session.is_repeat(text, uploads, DOUBLE_CLICK_S):
-            return None
-        if not text and not uploads:
-            if not is_busy:
-                gr.Info(texts.no_question)
-            return None
-        if is_busy:
-            gr.Info(texts.still_answering)
-            return None
-        most = self._settings.picture.max_pictures
-        if len(uploads) > most:
-            raise VLMError(texts.too_many_pictures.format(count=len(uploads), limit=most))
-        if len(text) > LONGEST_QUESTION:
-            raise VLMError(texts.text_too_long.format(count=len(text), limit=LONGEST_QUESTION))
-        pictures = tuple(open_picture(path, limits=self._limits) for path in uploads)
-        thumbnails = tuple(write_thumbnail(picture) for picture in pictures)
-        notices = list(dict.fromkeys(n for picture in pictures for n in picture.notices))
-        return Turn(Message("user", text, pictures), uploads, thumbnails, notices=notices)
 
     def _answer(
         self,
@@ -210,12 +236,29 @@ class Chat:
         if is_new:
             box["value"] = None
         off = gr.update(interactive=False)
-        return Changes(self._view.messages(chat, texts, wait), box, gr.skip(), off, off)
+        return Changes(
+            chat=self._view.messages(chat, texts, wait),
+            box=box,
+            line=gr.skip(),
+            retry=off,
+            undo=off,
+            note="",
+            cancel_edit=gr.update(visible=False),
+            written=written_chat(chat.turns, texts),
+        )
 
     def _idle(self, chat: Conversation, texts: Texts) -> Changes:
         on = gr.update(interactive=bool(chat.turns))
-        line = answer_line(chat.turns, texts)
-        return Changes(self._view.messages(chat, texts), _idle_box(), line, on, on)
+        return Changes(
+            chat=self._view.messages(chat, texts),
+            box=idle_box(),
+            line=answer_line(chat.turns, texts),
+            retry=on,
+            undo=on,
+            note="",
+            cancel_edit=gr.update(visible=False),
+            written=written_chat(chat.turns, texts),
+        )
 
 
 def _read(answer: Any, turn: Turn, chat: Conversation) -> Iterator[Piece]:
@@ -234,15 +277,3 @@ def _read(answer: Any, turn: Turn, chat: Conversation) -> Iterator[Piece]:
             yield piece
     if turn.end == "running":
         raise RuntimeError("the engine's stream ended without its last piece")
-
-
-def _idle_box() -> Any:
-    return gr.update(submit_btn=True, stop_btn=False)
-
-
-def _question_box(turn: Turn, box: dict[str, Any] | None) -> Any:
-    """Fill the input with a turn's question, unless something is in it already."""
-    if box and (box.get("text") or box.get("files")):
-        return _idle_box()
-    value = {"text": turn.question.text, "files": list(turn.uploads)}
-    return gr.update(value=value, submit_btn=True, stop_btn=False)

@@ -8,13 +8,14 @@ import gradio as gr
 
 from vlm.chat import ChatEngine
 from vlm.config import Settings
-from vlm.ui.answering import Chat
+from vlm.ui.answering import Changes, Chat
 from vlm.ui.boxes_view import BoxesView
 from vlm.ui.header import header_html
 from vlm.ui.panel import panel_html
 from vlm.ui.parts import Parts, lay_out, wording
+from vlm.ui.reading_ahead import LIST_FILES_JS, ReadingAhead
 from vlm.ui.samples import Sample, draw_samples
-from vlm.ui.texts import EN, other, preferred_language, texts_in
+from vlm.ui.texts import EN, Language, other, preferred_language, texts_in
 
 REFRESH_S = 2.0
 _QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
@@ -31,10 +32,14 @@ class Page:
         self._settings = settings
         self.chat = Chat(engine, settings)
         self._boxes = BoxesView(self.chat.sessions)
+        self._ahead = ReadingAhead(
+            engine, settings, lambda request: self.chat.sessions.get(request.session_hash)
+        )
         self._samples = draw_samples()
         self._examples = {
-            words: gr.Chatbot(examples=_examples(self._samples, words), render=False).examples
-            for words in ("en", "zh")
+            (built_in, language): _examples(self._samples.fitting(built_in), language)
+            for built_in in (False, True)
+            for language in ("en", "zh")
         }
 
     def build(self) -> gr.Blocks:
@@ -45,12 +50,12 @@ class Page:
             title=title, analytics_enabled=False, fill_width=True, delete_cache=(3600, 86400)
         )
         with page:
-            parts = lay_out(self._settings, self._examples["en"])
+            parts = lay_out(self._settings, self._examples[self._is_built_in(), "en"])
             self._connect(page, parts)
         return page
 
     def _connect(self, page: gr.Blocks, parts: Parts) -> None:
-        changes = [parts.chat, parts.box, parts.line, parts.retry, parts.undo]
+        changes = [getattr(parts, name) for name in Changes._fields]
         asked = [parts.box, parts.detail, *parts.sampling]
         # The engine has its own queue; Gradio must not hold questions back as well.
         stream: dict[str, Any] = {**_QUIET, "concurrency_limit": None}
@@ -64,14 +69,22 @@ class Page:
                     self.chat.give_back, parts.box, parts.box, **_AT_ONCE
                 )
             )
+        parts.box.change(None, parts.box, parts.files, js=LIST_FILES_JS, **_QUIET)
+        parts.files.change(
+            self._ahead.read, [parts.box, parts.detail], parts.ahead,
+            trigger_mode="multiple", **stream,
+        )  # fmt: skip
         parts.box.stop(self.chat.stop, None, parts.box, **_AT_ONCE)
-        for trigger, handler, inputs in (
+        for press, change, inputs in (
             (parts.undo.click, self.chat.undo, parts.box),
+            (parts.written.edit, self.chat.edit, parts.box),
+            (parts.cancel_edit.click, self.chat.cancel_edit, None),
             (parts.clear.click, self.chat.clear, None),
             (parts.chat.clear, self.chat.clear, None),
         ):
-            shown.append(trigger(handler, inputs, changes, **_AT_ONCE))
+            shown.append(press(change, inputs, changes, **_AT_ONCE))
         parts.chat.example_select(self.take_sample, None, parts.box, **_AT_ONCE)
+        parts.header.change(self.offer_samples, None, parts.chat, **_AT_ONCE)
         parts.webcam.change(
             self.take_photo, [parts.box, parts.webcam], [parts.box, parts.webcam], **_AT_ONCE
         )
@@ -120,12 +133,24 @@ class Page:
 
     def take_sample(self, event: gr.SelectData, request: gr.Request) -> Any:
         """Put a sample picture and its question into the input."""
-        index = event.index if isinstance(event.index, int) else -1
-        if not 0 <= index < len(self._samples):
-            return gr.skip()
-        sample = self._samples[index]
         session = self.chat.sessions.get(request.session_hash)
-        return {"text": sample.questions[session.language], "files": [sample.path]}
+        samples = self._samples.fitting(session.offers_built_in)
+        index = event.index if isinstance(event.index, int) else -1
+        if not 0 <= index < len(samples):
+            return gr.skip()
+        sample = samples[index]
+        return {"text": sample.questions[session.language], "files": list(sample.paths)}
+
+    def offer_samples(self, request: gr.Request) -> Any:
+        """Show the samples that the loaded model can answer, when another one was loaded."""
+        session = self.chat.sessions.get(request.session_hash)
+        if session.offers_built_in == self._is_built_in():
+            return gr.skip()
+        session.offers_built_in = not session.offers_built_in
+        return gr.update(examples=self._examples[session.offers_built_in, session.language])
+
+    def _is_built_in(self) -> bool:
+        return self._engine.state().is_bundled or self._settings.model.model == "bundled"
 
     def take_photo(self, box: dict[str, Any] | None, photo: str | None) -> tuple[Any, Any]:
         """Move a photo from the webcam into the input."""
@@ -142,7 +167,8 @@ class Page:
             getattr(parts, name): gr.update(**changes)
             for name, changes in wording(texts, self._settings).items()
         }
-        words[parts.chat]["examples"] = self._examples[texts.language]
+        session.offers_built_in = self._is_built_in()
+        words[parts.chat]["examples"] = self._examples[session.offers_built_in, texts.language]
         session.shown_header = ""
         header, retry_load, panel = self.refresh(request)
         words[parts.retry_load] |= retry_load
@@ -158,13 +184,15 @@ def _merged(words: Any, change: Any) -> Any:
     return words | {"value": change}
 
 
-def _examples(samples: list[Sample], language: Any) -> list[Any]:
-    return [
+def _examples(samples: tuple[Sample, ...], language: Language) -> Any:
+    """Give samples the form in which the chat component serves their files."""
+    examples: list[Any] = [
         {
-            "icon": sample.path,
+            "icon": sample.paths[0],
             "text": sample.questions[language],
             "display_text": sample.questions[language],
-            "files": [sample.path],
+            "files": list(sample.paths),
         }
         for sample in samples
     ]
+    return gr.Chatbot(examples=examples, render=False).examples

@@ -11,6 +11,7 @@ from vlm.config import IMAGE_DETAILS, Settings
 from vlm.ui.boxes_view import BoxesParts, lay_out_boxes
 from vlm.ui.options import PRESENCE_PENALTY, TEMPERATURE, TOP_K, TOP_P, new_tokens_range
 from vlm.ui.texts import EN, Texts
+from vlm.ui.written import lay_out_written
 
 SAMPLING_NAMES = (
     "temperature", "top_p", "top_k", "presence_penalty", "max_new_tokens", "seed",
@@ -33,10 +34,16 @@ class Parts:
     chat: gr.Chatbot
     boxes: BoxesParts
     line: gr.HTML
+    note: gr.HTML
+    cancel_edit: gr.Button
+    ahead: gr.HTML
     box: gr.MultimodalTextbox
+    files: gr.Textbox
+    """Paths of the pictures in the input; changes only when they do."""
     retry: gr.Button
     undo: gr.Button
     clear: gr.Button
+    written: gr.HTML
     panel: gr.HTML
     detail: gr.Radio
     webcam_fold: gr.Accordion
@@ -68,11 +75,17 @@ def lay_out(settings: Settings, examples: Any) -> Parts:
             chat = _chatbot(examples, words["chat"])
             boxes = lay_out_boxes()
             line = gr.HTML("", elem_id="line", padding=False)
+            with gr.Row(elem_id="note-row"):
+                note = gr.HTML("", elem_id="note", padding=False)
+                cancel_edit = _button("cancel_edit", words, visible=False)
+            ahead = gr.HTML("", elem_id="ahead", padding=False)
             box = _question_box(words["box"])
+            files = gr.Textbox(visible="hidden", elem_id="files")
             with gr.Row(elem_id="buttons"):
                 retry = _button("retry", words, interactive=False)
                 undo = _button("undo", words, interactive=False)
                 clear = _button("clear", words)
+            written = lay_out_written()
         with gr.Column(scale=1, min_width=280, elem_id="side"):
             panel = gr.HTML("", elem_id="panel", padding=False)
             start = settings.picture.max_visual_tokens
@@ -82,8 +95,9 @@ def lay_out(settings: Settings, examples: Any) -> Parts:
             with gr.Accordion(open=False, elem_id="options", **words["options_fold"]) as options:
                 inputs = _option_inputs(settings, words)
     return Parts(
-        header, retry_load, language, chat, boxes, line, box, retry, undo, clear, panel, detail,
-        fold, webcam, options, *inputs,
+        header, retry_load, language, chat, boxes, line, note, cancel_edit, ahead,
+        box, files,
+        retry, undo, clear, written, panel, detail, fold, webcam, options, *inputs,
     )  # fmt: skip
 
 
@@ -97,6 +111,7 @@ def _chatbot(examples: Any, words: dict[str, Any]) -> gr.Chatbot:
         buttons=["copy", "copy_all"],
         feedback_options=None,
         allow_file_downloads=False,
+        editable="user",
         examples=examples,
         group_consecutive_messages=False,
         **words,
@@ -158,6 +173,7 @@ def wording(texts: Texts, settings: Settings) -> dict[str, dict[str, Any]]:
         "retry_load": {"value": texts.retry_load},
         "language": {"value": texts.other_language},
         "chat": {"label": texts.chat, "placeholder": f"### {texts.empty_chat}"},
+        "cancel_edit": {"value": texts.cancel_edit},
         "box": {"label": texts.question, "placeholder": texts.ask_here},
         "retry": {"value": f"↻ {texts.retry}"},
         "undo": {"value": f"↶ {texts.undo}"},

@@ -11,7 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vlm.ui.conversation import Conversation
+from vlm.chat import Answer
+from vlm.ui.conversation import Conversation, Turn
 from vlm.ui.texts import Language
 
 MOST_SESSIONS = 200
@@ -29,8 +30,16 @@ class Session:
     language: Language = "en"
     shown_header: str = ""
     """What the header shows now, so that only changes are sent."""
+    offers_built_in: bool = False
+    """Whether the samples shown are those for the built-in model."""
     last_sent: tuple[str, tuple[str, ...]] = ("", ())
     last_sent_at_s: float = 0.0
+    edited: Turn | None = None
+    """The earlier question that the input holds to be edited."""
+    draft: tuple[str, tuple[str, ...]] = ("", ())
+    """What the input held before: text and paths of files."""
+    ahead: Answer | None = None
+    """The reading of the pictures in the input, before they are sent."""
     left_at_s: float | None = None
     """When the tab was closed, or lost its connection."""
 

@@ -34,8 +34,15 @@ class Texts:
     retry: str
     undo: str
     clear: str
+    left_out: str
+    editing: str
+    cancel_edit: str
+    with_pictures: str
+    colon: str
     no_question: str
     still_answering: str
+    reading_picture: str
+    picture_read: str
     too_many_pictures: str
     text_too_long: str
     broke: str
@@ -143,8 +150,15 @@ EN = Texts(
     retry="Retry",
     undo="Undo",
     clear="Clear",
+    left_out='"{name}" was taken out: {why}',
+    editing="Editing question {number}. Sending it replaces it; what came after it is dropped.",
+    cancel_edit="Cancel",
+    with_pictures=" (pictures: {count})",
+    colon=":",
     no_question="Write a question or add a picture first.",
     still_answering="An answer is still being written. Wait for it, or press Stop first.",
+    reading_picture="Reading the picture while you write: {percent} %",
+    picture_read="The picture has been read. The answer will start at once.",
     too_many_pictures=(
         "{count} pictures were added; one question takes at most {limit}. "
         "Remove some and send again."
@@ -250,8 +264,15 @@ ZH = Texts(
     retry="重新回答",
     undo="撤回",
     clear="清空",
+    left_out="已移除“{name}”：{why}",
+    editing="正在修改第 {number} 个问题。发送后将替换它，其后的内容会删除。",
+    cancel_edit="取消",
+    with_pictures="（图片：{count}）",
+    colon="：",
     no_question="请先输入问题或添加图片。",
     still_answering="上一个回答还没有写完。请等待，或先按停止。",
+    reading_picture="正在读取图片，您可以先输入问题：{percent} %",
+    picture_read="图片已读取，回答会立即开始。",
     too_many_pictures="添加了 {count} 张图片，一次最多 {limit} 张。请移除一些后再发送。",
     text_too_long="问题有 {count} 个字符，上限是 {limit}。请缩短后再发送。",
     broke="模型意外停止。详情请看终端。",
