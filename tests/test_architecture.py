@@ -18,12 +18,12 @@ VLM = REPOSITORY / "vlm"
 # Lowest first. A module imports from its own layer and those before it, never from later ones.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "units", "ending"),
-    ("config", "cgroup", "hardware", "memory"),
+    ("config", "presets", "cgroup", "hardware", "memory"),
     ("picture_files", "to_rgb", "images", "chat", "boxes", "box_drawing"),
     ("patches", "chat_template", "prompt", "positions", "detokenize", "sampling", "stats"),
     ("linear", "rotary", "precision", "memory_plan", "architecture"),
     ("hub_cache", "hub_listing", "hub_file", "download", "model_source"),
-    ("vision_grid", "vision", "kv_cache", "decoder_config", "decoder", "model"),
+    ("vision_grid", "vision", "kv_cache", "decoder_config", "fused_layer", "decoder", "model"),
     ("skeleton", "tensor_files", "packing", "checkpoint"),
     ("guesses", "request_checks", "prompt_pass", "answer_run", "generate"),
     ("answer_stream", "job_queue", "turns", "loading", "engine"),

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from vlm.decoder_config import DecoderConfig
+from vlm.fused_layer import MOST_ROWS, compiled_layer, fusable
 from vlm.kv_cache import KVCache
 from vlm.linear import PackedLinear
 from vlm.rotary import rope_tables, rotate
@@ -139,7 +140,13 @@ class Decoder:
         masks = [_causal_mask(s.rows, s.kv_cache.length) for s in segments]
         for segment in segments:
             segment.kv_cache.reserve(segment.kv_cache.length + segment.rows)
+        is_short = hidden.shape[0] <= MOST_ROWS and visual_index is None
         for i, layer in enumerate(self._layers):
+            if is_short and layer.is_fusable:
+                hidden = layer.run_fused(hidden, rope, segments, masks, i)
+                if between_layers is not None:
+                    between_layers((i + 1) / len(self._layers))
+                continue
             hidden = hidden + layer.attend(
                 rms_norm(hidden, layer.input_norm, self._eps), rope, segments, masks, i
             )
@@ -174,6 +181,39 @@ class _Layer:
                 weights.q_norm.to(torch.float32).expand(config.heads, -1),
                 weights.k_norm.to(torch.float32).expand(config.kv_heads, -1),
             )
+        )
+
+        self._packed = fusable((self._qkv, self._o, self._gate_up, self._down))
+
+    @property
+    def is_fusable(self) -> bool:
+        """Whether few rows can go through `run_fused`."""
+        return self._packed is not None
+
+    def run_fused(
+        self,
+        hidden: Tensor,
+        rope: tuple[Tensor, Tensor],
+        segments: Sequence[Segment],
+        masks: Sequence[Tensor | None],
+        layer: int,
+    ) -> Tensor:
+        """Do all of the layer for a few rows hidden (n, hidden_size) in one compiled call."""
+        run = compiled_layer()
+        assert run is not None and self._packed is not None
+        places = [segment.kv_cache.place(layer, segment.rows) for segment in segments]
+        return run(
+            hidden,
+            (self.input_norm, self.post_norm, self._qk_norm),
+            self._eps,
+            rope=rope,
+            heads=self._heads,
+            keys=[keys for keys, _, _ in places],
+            values=[values for _, values, _ in places],
+            starts=[start for _, _, start in places],
+            rows=[segment.rows for segment in segments],
+            masks=masks,
+            **self._packed,
         )
 
     def attend(

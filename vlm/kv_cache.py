@@ -76,6 +76,15 @@ class KVCache:
         self._lengths[layer] = end
         return self.layer(layer)
 
+    def place(self, layer: int, tokens: int) -> tuple[Tensor, Tensor, int]:
+        """Count `tokens` more in a layer; return its whole buffers and where to write them.
+
+        Room must have been reserved. The buffers are (kv_heads, capacity, head_dim).
+        """
+        start = self._lengths[layer]
+        self._lengths[layer] = start + tokens
+        return self._keys[layer], self._values[layer], start
+
     def truncate(self, tokens: int) -> None:
         """Forget all after the first `tokens`, in every layer; costs nothing.
 

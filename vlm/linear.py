@@ -79,7 +79,12 @@ class Fp16Linear:
             )
             for rows in _row_blocks(weight)
         ]
+        self._bias = bias
         self.weight_bytes = self.out_features * self.in_features * 2
+
+    def single_block(self) -> Any:
+        """Return the packed weights, or None where there is a bias or more than one block."""
+        return _single(self._blocks, self._bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         if len(self._blocks) == 1:
@@ -99,17 +104,21 @@ class Int8Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.out_features, self.in_features = weight.shape
         self._bias = bias
-        self._levels = int8_input_levels()
-        self._rotation = _rotation(self.in_features)
-        self._blocks = [_pack_int8(weight[rows], self._rotation) for rows in _row_blocks(weight)]
+        self.levels = int8_input_levels()
+        self.rotation = _rotation(self.in_features)
+        self._blocks = [_pack_int8(weight[rows], self.rotation) for rows in _row_blocks(weight)]
         self.weight_bytes = self.out_features * (self.in_features + 4)
 
+    def single_block(self) -> Any:
+        """Return the packed weights, or None where there is a bias or more than one block."""
+        return _single(self._blocks, self._bias)
+
     def __call__(self, x: Tensor) -> Tensor:
-        x = _rotate(x, self._rotation)
+        x = _rotate(x, self.rotation)
         step = torch.linalg.vector_norm(x, math.inf, dim=1, keepdim=True)
-        step = step.clamp_min_(1e-30).div_(self._levels)  # rows of zeros: do not divide by zero
+        step = step.clamp_min_(1e-30).div_(self.levels)  # rows of zeros: do not divide by zero
         scaled = x / step
-        y = [_multiply_int8(scaled, block, self._levels) for block in self._blocks]
+        y = [_multiply_int8(scaled, block, self.levels) for block in self._blocks]
         total = (y[0] if len(y) == 1 else torch.cat(y, 1)).mul_(step)
         return total if self._bias is None else total.add_(self._bias)
 
@@ -172,6 +181,10 @@ def _row_blocks(weight: Tensor) -> list[slice]:
     rows, columns = weight.shape
     step = max(1, MAX_PACK_ELEMENTS // columns)
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def _single(blocks: list[Any], bias: Tensor | None) -> Any:
+    return blocks[0] if len(blocks) == 1 and bias is None else None
 
 
 def _fits_fp16(weight: Tensor) -> bool:
