@@ -54,7 +54,6 @@ TESTED_THROUGH = {
     "vlm.hub_cache": "test_model_source.py",
     "vlm.hub_file": "test_download.py",
     "vlm.hub_listing": "test_download.py",
-    "vlm.job_queue": "test_turns.py",
     "vlm.loading": "test_engine.py",
     "vlm.packing": "test_checkpoint.py",
     "vlm.picture_files": "test_images.py",

@@ -52,6 +52,8 @@ class AskRequest:
     """Visual tokens each picture may take (image_detail)."""
     may_guess: bool = True
     """Whether several tokens may be guessed and checked at once; the answer is the same."""
+    visitor: str = ""
+    """Who asks, for fair turns; empty: each conversation is a visitor of its own."""
 
 
 @dataclass(frozen=True)

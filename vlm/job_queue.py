@@ -1,5 +1,6 @@
 """Who is served next: questions that wait, answers that run, pictures to be read ahead.
 
+Questions of different visitors take turns: one visitor's second waits behind others' first.
 Safe to use from any thread; the lists are replaced, never changed, so that they can be read
 without the lock.
 """
@@ -7,6 +8,7 @@ without the lock.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 
 from vlm.answer_stream import Job
 from vlm.chat import AskRequest
@@ -75,7 +77,8 @@ class JobQueue:
             if self.is_closed:
                 return None
             if self._waiting and len(self._running) < self._places:
-                job, *self._waiting = self._waiting
+                job = self._in_turn()[0]
+                self._waiting = [other for other in self._waiting if other is not job]
                 self._running = [*self._running, job]
             elif self._ahead and not self._waiting:
                 job, *self._ahead = self._ahead
@@ -106,7 +109,7 @@ class JobQueue:
         """
         if not self._waiting:
             return False
-        first = self._waiting[0].request
+        first = self._in_turn()[0].request
         return (
             first.conversation_id != job.request.conversation_id
             or first.max_visual_tokens != job.request.max_visual_tokens
@@ -119,7 +122,7 @@ class JobQueue:
 
     def place(self, job: Job) -> int:
         """Count the jobs that a waiting one has to wait for."""
-        waiting = self._waiting
+        waiting = self._in_turn()
         if job not in waiting:
             return 0
         is_held_up = self._begun is not None or len(self._running) >= self._places
@@ -145,10 +148,23 @@ class JobQueue:
             jobs, self._waiting, self._ahead = self._waiting + self._ahead, [], []
             return jobs
 
+    def _in_turn(self) -> list[Job]:
+        """Order the waiting questions: fewest of the same visitor before it first, then oldest."""
+        before = Counter(_visitor(job) for job in self._running)
+        turns = []
+        for number, job in enumerate(self._waiting):
+            turns.append((before[_visitor(job)], number, job))
+            before[_visitor(job)] += 1
+        return [job for *_, job in sorted(turns, key=lambda turn: turn[:2])]
+
     def _end_aheads(self, conversation_id: str) -> None:
         for other in self._ahead:
             if other.request.conversation_id == conversation_id:
                 self.remove(other)
+
+
+def _visitor(job: Job) -> str:
+    return job.request.visitor or job.request.conversation_id
 
 
 def _is_about(job: Job, conversation_id: str) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import NamedTuple
 
 from vlm.chat import Answer, AnswerStats, AskRequest, ChatEngine, Message
@@ -55,9 +56,9 @@ class Answering:
         self._questions = questions
         self._known = KnownConversations(engine.forget)
 
-    async def read(self, body: ChatBody) -> Question:
-        """Check a body and decode its pictures. Raises Refusal and PictureError."""
-        return await self._questions.read(body)
+    async def read(self, body: ChatBody, first: Sequence[str | Path] = ()) -> Question:
+        """Check a body and decode its pictures; see QuestionReader.read."""
+        return await self._questions.read(body, first)
 
     def ask(self, question: Question, visitor: str) -> Running:
         """Queue a visitor's question, in an earlier chat where it goes on. Raises VLMError."""
@@ -66,7 +67,11 @@ class Answering:
         )
         question = replace(question, messages=messages)
         request = AskRequest(
-            conversation.id, messages, question.sampling, question.max_visual_tokens
+            conversation.id,
+            messages,
+            question.sampling,
+            question.max_visual_tokens,
+            visitor=visitor,
         )
         try:
             answer = self.engine.ask(request)

@@ -1,0 +1,83 @@
+"""The order in which questions are answered, without an engine."""
+
+import pytest
+
+from vlm.answer_stream import Job
+from vlm.chat import AskRequest, Message, Piece
+from vlm.errors import BusyError
+from vlm.job_queue import JobQueue
+
+
+@pytest.fixture
+def queue():
+    return JobQueue(most_waiting=5, answers_at_once=1)
+
+
+def job(queue, conversation_id, visitor="", is_ahead=False):
+    request = AskRequest(conversation_id, (Message("user", "?"),), visitor=visitor)
+    made = Job(request, lambda job: Piece("queued"), queue.remove, is_ahead=is_ahead)
+    (queue.add_ahead if is_ahead else queue.add)(made)
+    return made
+
+
+def served(queue):
+    """Take and end all jobs; return their conversations in order."""
+    order = []
+    while (taken := queue.take(may_wait=False)) is not None:
+        queue.begun(taken)
+        queue.done(taken)
+        order.append(taken.request.conversation_id)
+    return order
+
+
+def test_the_oldest_question_is_first(queue):
+    for name in "abc":
+        job(queue, name)
+    assert served(queue) == ["a", "b", "c"]
+
+
+def test_a_visitors_second_question_waits_behind_the_first_of_others(queue):
+    job(queue, "a1", "ann")
+    job(queue, "a2", "ann")
+    job(queue, "a3", "ann")
+    last = job(queue, "b1", "ben")
+    assert queue.place(last) == 1
+    assert served(queue) == ["a1", "b1", "a2", "a3"]
+
+
+def test_a_running_answer_counts_as_the_visitors_first(queue):
+    job(queue, "a1", "ann")
+    running = queue.take(may_wait=False)
+    job(queue, "a2", "ann")
+    job(queue, "b1", "ben")
+    queue.begun(running)
+    queue.done(running)
+    assert served(queue) == ["a2", "b1"], "nobody is held back for what is over"
+    job(queue, "a3", "ann")
+    running = queue.take(may_wait=False)
+    job(queue, "a4", "ann")
+    second = job(queue, "b2", "ben")
+    assert queue.place(second) == 1
+
+
+def test_reading_ahead_comes_last(queue):
+    job(queue, "a", is_ahead=True)
+    job(queue, "b")
+    assert served(queue) == ["b", "a"]
+
+
+def test_no_more_run_than_there_are_places(queue):
+    job(queue, "a")
+    job(queue, "b")
+    first = queue.take(may_wait=False)
+    queue.begun(first)
+    assert queue.take(may_wait=False) is None
+    queue.done(first)
+    assert queue.take(may_wait=False).request.conversation_id == "b"
+
+
+def test_a_full_queue_refuses(queue):
+    for name in "abcde":
+        job(queue, name)
+    with pytest.raises(BusyError, match="limit is 5"):
+        job(queue, "f")
