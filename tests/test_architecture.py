@@ -44,6 +44,8 @@ LINE_LIMIT = 300
 TESTED_THROUGH = {
     "demo": "test_ui_browser.py",
     "vlm.bundled": "test_bundled.py",
+    "vlm.bundled.losses": "test_train.py",
+    "vlm.bundled.stages": "test_train.py",
     "vlm.chat": "test_engine.py",
     "vlm.chat_template": "test_prompt.py",
     "vlm.commands": "test_bench.py",

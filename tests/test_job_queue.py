@@ -47,17 +47,17 @@ def test_a_visitors_second_question_waits_behind_the_first_of_others(queue):
 
 def test_a_running_answer_counts_as_the_visitors_first(queue):
     job(queue, "a1", "ann")
-    running = queue.take(may_wait=False)
+    queue.begun(queue.take(may_wait=False))
     job(queue, "a2", "ann")
-    job(queue, "b1", "ben")
-    queue.begun(running)
-    queue.done(running)
-    assert served(queue) == ["a2", "b1"], "nobody is held back for what is over"
-    job(queue, "a3", "ann")
-    running = queue.take(may_wait=False)
-    job(queue, "a4", "ann")
-    second = job(queue, "b2", "ben")
+    second = job(queue, "b1", "ben")
     assert queue.place(second) == 1
+
+
+def test_who_had_a_turn_longest_ago_is_first(queue):
+    for visitor in ("ann", "ben"):
+        for turn in range(2):
+            job(queue, f"{visitor}{turn}", visitor)
+    assert served(queue) == ["ann0", "ben0", "ann1", "ben1"]
 
 
 def test_reading_ahead_comes_last(queue):

@@ -14,6 +14,9 @@ from vlm.answer_stream import Job
 from vlm.chat import AskRequest
 from vlm.errors import BusyError
 
+MOST_VISITORS = 1000
+"""So many visitors' last turns are remembered."""
+
 
 class JobQueue:
     """The jobs of one engine, first come first served; reading ahead comes last."""
@@ -30,6 +33,9 @@ class JobQueue:
         self._running: list[Job] = []
         self._ahead: list[Job] = []
         """Read-aheads that wait."""
+        self._turns = 0
+        self._last_turns: dict[str, int] = {}
+        """By visitor: the number of their last turn, the longest ago first."""
         self._begun: Job | None = None
         """The job whose prompt is being computed, a question or a read-ahead."""
 
@@ -80,6 +86,7 @@ class JobQueue:
                 job = self._in_turn()[0]
                 self._waiting = [other for other in self._waiting if other is not job]
                 self._running = [*self._running, job]
+                self._note_turn(_visitor(job))
             elif self._ahead and not self._waiting:
                 job, *self._ahead = self._ahead
             else:
@@ -148,14 +155,23 @@ class JobQueue:
             jobs, self._waiting, self._ahead = self._waiting + self._ahead, [], []
             return jobs
 
+    def _note_turn(self, visitor: str) -> None:
+        self._turns += 1
+        self._last_turns.pop(visitor, None)
+        self._last_turns[visitor] = self._turns
+        if len(self._last_turns) > MOST_VISITORS:
+            self._last_turns.pop(next(iter(self._last_turns)))
+
     def _in_turn(self) -> list[Job]:
-        """Order the waiting questions: fewest of the same visitor before it first, then oldest."""
+        """Order the waiting questions: those with the fewest of their visitor before them first,
+        then those whose visitor had a turn longest ago, then the oldest."""
         before = Counter(_visitor(job) for job in self._running)
-        turns = []
+        keys: list[tuple[int, int, int]] = []
         for number, job in enumerate(self._waiting):
-            turns.append((before[_visitor(job)], number, job))
-            before[_visitor(job)] += 1
-        return [job for *_, job in sorted(turns, key=lambda turn: turn[:2])]
+            visitor = _visitor(job)
+            keys.append((before[visitor], self._last_turns.get(visitor, 0), number))
+            before[visitor] += 1
+        return [self._waiting[number] for *_, number in sorted(keys)]
 
     def _end_aheads(self, conversation_id: str) -> None:
         for other in self._ahead:
