@@ -71,6 +71,8 @@ def test_models_lists_the_model_once_it_is_known(engine: FakeEngine, web: httpx2
     assert web.get("/v1/models/fake/Fake-VL").json()["id"] == "fake/Fake-VL"
     missing = web.get("/v1/models/gpt-4o")
     assert missing.status_code == 404 and missing.json()["error"]["code"] == "model_not_found"
+    assert web.post("/v1/embeddings").json()["error"]["type"] == "not_found_error"
+    assert web.get("/v1/chat/completions").status_code == 404
     engine.model_state = ModelState("finding")
     assert web.get("/v1/models").json() == {"object": "list", "data": []}
 

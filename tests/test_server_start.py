@@ -94,7 +94,7 @@ def test_one_port_serves_page_api_and_tools(told: list[tuple[int, str]], port: i
         )
     said = answer.choices[0].message.content or ""
 
-    gradio = Client(address, verbose=False, analytics_enabled=False)
+    gradio = Client(address, verbose=False, analytics_enabled=False, httpx_kwargs={"timeout": 60})
     by_gradio = gradio.predict(
         data_url(png("red", (224, 224))), question["text"], 8, 0, api_name="/ask"
     )

@@ -22,6 +22,8 @@ from vlm.ui.serve import build_server
 
 # Gradio leaves event loops open.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+# A busy machine needs longer for the same than the client would wait.
+PATIENT: Any = {"verbose": False, "analytics_enabled": False, "httpx_kwargs": {"timeout": 60}}
 BOXES = '[{"bbox_2d": [0, 500, 250, 1000], "label": "red circle"}]'
 
 
@@ -53,7 +55,7 @@ def engine(served: tuple[FakeEngine, str]) -> Iterator[FakeEngine]:
 @pytest.fixture(scope="module")
 def client(served: tuple[FakeEngine, str]) -> Client:
     """Gradio's own client."""
-    return Client(served[1], verbose=False, analytics_enabled=False)
+    return Client(served[1], **PATIENT)
 
 
 @pytest.fixture
@@ -156,7 +158,7 @@ def test_a_client_that_leaves_stops_the_work(
     served: tuple[FakeEngine, str], engine: FakeEngine
 ) -> None:
     engine.script = Script(words=("word ",) * 50, by_step=True)
-    leaving = Client(served[1], verbose=False, analytics_enabled=False)
+    leaving = Client(served[1], **PATIENT)
     leaving.submit("Hello", api_name="/chat")
     wait_until(lambda: bool(engine.answers), timeout_s=30)
     leaving.close()

@@ -1,4 +1,4 @@
-"""Turn the picture addresses of a request into pictures: data URLs, and the web where allowed."""
+"""Turn what a request names into pictures: data URLs, uploads, and the web where allowed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import binascii
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -35,17 +36,20 @@ class PictureReader:
         self._fetch = fetch
         self._limiter = anyio.CapacityLimiter(_DECODED_AT_ONCE)
 
-    async def open(self, addresses: Sequence[str]) -> list[Picture]:
-        """Read and decode pictures, in order. Raises Refusal and PictureError."""
-        if len(addresses) > self._most:
+    async def open(self, sources: Sequence[str | Path]) -> list[Picture]:
+        """Read and decode pictures, in order: addresses of a client, or paths we trust.
+
+        Raises Refusal and PictureError.
+        """
+        if len(sources) > self._most:
             raise Refusal(
                 400,
-                f"This request has {len(addresses)} pictures; the limit is {self._most}. "
+                f"This request has {len(sources)} pictures; the limit is {self._most}. "
                 "Send fewer, or start a new chat.",
                 "too_many_images",
                 param="messages",
             )
-        return await self._in_thread([partial(self._read, address) for address in addresses])
+        return await self._in_thread([partial(self._read, source) for source in sources])
 
     async def decode(self, files: Sequence[bytes]) -> list[Picture]:
         """Decode pictures that were sent as they are. Raises PictureError."""
@@ -54,7 +58,9 @@ class PictureReader:
     async def _in_thread(self, works: Sequence[Callable[[], Picture]]) -> list[Picture]:
         return [await anyio.to_thread.run_sync(work, limiter=self._limiter) for work in works]
 
-    def _read(self, address: str) -> Picture:
+    def _read(self, address: str | Path) -> Picture:
+        if isinstance(address, Path):
+            return open_picture(address, limits=self._limits)
         scheme = address[:16].partition(":")[0].lower()
         if scheme == "data":
             return self._decode(_data_of(address))

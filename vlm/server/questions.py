@@ -5,7 +5,9 @@ Only three roles exist, and texts stay texts: vlm/prompt.py encodes them without
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from vlm.chat import Message, Role, Sampling
 from vlm.config import IMAGE_DETAILS, Settings
@@ -40,14 +42,18 @@ class QuestionReader:
         self._settings = settings
         self._pictures = pictures
 
-    async def read(self, body: ChatBody) -> Question:
-        """Check a body and decode its pictures. Raises Refusal and PictureError."""
+    async def read(self, body: ChatBody, first: Sequence[str | Path] = ()) -> Question:
+        """Check a body and decode its pictures. Raises Refusal and PictureError.
+
+        `first` names pictures of the chat's first question, besides those in the body.
+        """
         _check(body)
-        addresses = [address for message in body.messages for address in message.addresses]
-        pictures = iter(await self._pictures.open([address.url for address in addresses]))
+        named: list[list[str | Path]] = [[a.url for a in m.addresses] for m in body.messages]
+        named[[m.role for m in body.messages].index("user")][:0] = first
+        pictures = iter(await self._pictures.open([name for names in named for name in names]))
         messages = tuple(
-            Message(_ROLES[m.role], m.text, tuple(next(pictures) for _ in m.addresses))
-            for m in body.messages
+            Message(_ROLES[m.role], m.text, tuple(next(pictures) for _ in names))
+            for m, names in zip(body.messages, named, strict=True)
         )
         tokens = self._visual_tokens(body)
         return Question(messages, self._sampling(body), tokens, tuple(body.stop))

@@ -19,7 +19,7 @@ from vlm.server.models import Models
 from vlm.server.operating import Operating
 from vlm.server.pictures import PictureReader
 from vlm.server.questions import QuestionReader
-from vlm.server.refusals import Handler, telling
+from vlm.server.refusals import Handler, Refusal, telling
 from vlm.server.web_pictures import WebPictures
 from vlm.units import MIB
 
@@ -67,6 +67,7 @@ class Server:
             self._route("/v1/chat/completions", completions.create, "POST"),
             self._route("/v1/models", models.list_all, "GET"),
             self._route("/v1/models/{name:path}", models.show, "GET"),
+            *(self._route("/v1/{rest:path}", _nothing_here, m) for m in ("GET", "POST")),
         ]
 
     def _route(self, path: str, handler: Handler, method: str, is_open: bool = False) -> Route:
@@ -78,3 +79,7 @@ class Server:
             return response
 
         return Route(path, counted, methods=[method])
+
+
+async def _nothing_here(request: Request) -> Response:
+    raise Refusal(404, "There is nothing at this address. Ask /v1/models or /v1/chat/completions.")

@@ -4,7 +4,6 @@ The same functions are the tools of the MCP server; their docstrings are its doc
 """
 
 # No postponed annotations here: Gradio reads the return types as they stand.
-import base64
 import logging
 import threading
 import uuid
@@ -13,20 +12,18 @@ from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-import anyio.to_thread
 import gradio as gr
 from gradio import processing_utils
+from gradio.events import api
 from gradio.utils import get_upload_folder
 from pydantic import ValidationError
 
 from vlm.boxes import read_boxes
-from vlm.config import Settings
 from vlm.errors import PictureError, VLMError
 from vlm.server.answering import Answering, Running
 from vlm.server.bodies import refusal_of_form
 from vlm.server.refusals import Refusal
 from vlm.server.schema import ChatBody
-from vlm.units import format_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +37,8 @@ _EXACTLY: dict[str, Any] = {"temperature": 0.0, "presence_penalty": 0.0}
 class Endpoints:
     """The functions that programs call; each call sends its whole chat."""
 
-    def __init__(self, answering: Answering, settings: Settings) -> None:
+    def __init__(self, answering: Answering) -> None:
         self._answering = answering
-        self._max_file_bytes = settings.server.max_upload_bytes
         self._running: dict[str, list[Running]] = {}
         self._lock = threading.Lock()
 
@@ -51,7 +47,7 @@ class Endpoints:
         with page:
             for function in (self.chat, self.ask, self.boxes, self.read_text):
                 # The engine has its own queue; Gradio must not hold questions back as well.
-                gr.api(function, api_name=function.__name__, concurrency_limit=None)
+                api(function, api_name=function.__name__, concurrency_limit=None)
             page.unload(self.leave)
 
     async def chat(
@@ -157,9 +153,8 @@ class Endpoints:
         kept = [] if kept is None else kept
         session = request.session_hash or ""
         try:
-            addresses = await anyio.to_thread.run_sync(self._addresses, pictures)
-            body = _body(messages, addresses, options)
-            question = await self._answering.read(body)
+            body = _body(messages, options)
+            question = await self._answering.read(body, _sources(pictures))
             running = self._answering.ask(question, _visitor_of(request))
             kept.append(running)
             with self._registered(session, running):
@@ -181,21 +176,6 @@ class Endpoints:
                 self._running[session].remove(running)
                 if not self._running[session]:
                     del self._running[session]
-
-    def _addresses(self, pictures: Any) -> list[str]:
-        return [self._address_of(picture) for picture in pictures or ()]
-
-    def _address_of(self, picture: object) -> str:
-        """Turn an uploaded file into a data URL; text is an address already."""
-        if isinstance(picture, str):
-            return picture
-        path = picture.get("path") if isinstance(picture, dict) else None
-        if not isinstance(path, str) or not _is_upload(path):
-            raise PictureError("A picture must be a data URL or a file uploaded to this server.")
-        if Path(path).stat().st_size > self._max_file_bytes:
-            limit = format_bytes(self._max_file_bytes)
-            raise PictureError(f"This picture file is larger than {limit}. Save it smaller.")
-        return f"data:;base64,{base64.b64encode(Path(path).read_bytes()).decode()}"
 
 
 def forbid_downloads() -> None:
@@ -229,17 +209,26 @@ def _checked_history(history: Any) -> list[Any]:
     return entries
 
 
-def _body(messages: list[Any], addresses: list[str], options: dict[str, Any]) -> ChatBody:
-    """Put a chat into the API's form, the pictures into its first question. Raises Refusal."""
-    parts = [{"type": "image_url", "image_url": {"url": address}} for address in addresses]
-    first = next(m for m in messages if isinstance(m, dict) and m.get("role") == "user")
-    if parts:
-        content = [*parts, {"type": "text", "text": first.get("content")}]
-        messages = [m if m is not first else {**first, "content": content} for m in messages]
+def _body(messages: list[Any], options: dict[str, Any]) -> ChatBody:
+    """Put a chat into the API's form, which checks it. Raises Refusal."""
     try:
         return ChatBody.model_validate({"messages": messages, **options})
     except ValidationError as error:
         raise refusal_of_form(error) from None
+
+
+def _sources(pictures: Any) -> list[str | Path]:
+    """Tell uploaded files from addresses. Raises PictureError for any other file."""
+    return [_source(picture) for picture in pictures or ()]
+
+
+def _source(picture: object) -> str | Path:
+    if isinstance(picture, str):
+        return picture
+    path = picture.get("path") if isinstance(picture, dict) else None
+    if not isinstance(path, str) or not _is_upload(path):
+        raise PictureError("A picture must be a data URL or a file uploaded to this server.")
+    return Path(path)
 
 
 def _visitor_of(request: gr.Request) -> str:

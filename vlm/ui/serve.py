@@ -92,7 +92,7 @@ def build_server(
     """Make the page with the API beside it; returns it with the arguments of its launch()."""
     server = Server(engine, settings)
     page = Page(server.metrics.watch("page"), settings).build()
-    Endpoints(server.answering("gradio"), settings).add_to(page)
+    Endpoints(server.answering("gradio")).add_to(page)
     forbid_downloads()
     options = launch_options(settings)
     options["app_kwargs"]["routes"] = server.routes()
