@@ -13,9 +13,10 @@ from PIL import Image
 
 from vlm.boxes import Box
 from vlm.chat import Message
-from vlm.images import Picture, open_picture
+from vlm.images import DEFAULT_LIMITS, Picture, open_picture
 from vlm.ui.boxes_view import BoxesView, boxes_html
 from vlm.ui.conversation import Conversation, Turn
+from vlm.ui.picture_parts import PictureParts
 from vlm.ui.sessions import Sessions
 from vlm.ui.texts import EN, ZH
 
@@ -37,7 +38,7 @@ def sessions() -> Sessions:
 
 @pytest.fixture
 def view(sessions: Sessions) -> BoxesView:
-    return BoxesView(sessions)
+    return BoxesView(sessions, PictureParts(DEFAULT_LIMITS))
 
 
 def picture(colour: str, size: tuple[int, int] = (400, 200), name: str = "cat.jpg") -> Picture:

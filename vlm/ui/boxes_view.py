@@ -21,9 +21,11 @@ from PIL import Image
 
 from vlm.box_drawing import colour_of, draw_boxes, ink_on
 from vlm.boxes import SCALE, Box, boxes_json, read_boxes
-from vlm.images import Picture
+from vlm.errors import PictureError
+from vlm.images import Picture, open_picture
 from vlm.ui.conversation import Conversation, Turn
 from vlm.ui.named_picture import Spot, find_picture
+from vlm.ui.picture_parts import PictureParts
 from vlm.ui.sessions import Sessions
 from vlm.ui.texts import EN, Texts, texts_in
 
@@ -87,8 +89,9 @@ class _Drawn:
 class BoxesView:
     """The boxes of each conversation's last answer."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, parts: PictureParts) -> None:
         self._sessions = sessions
+        self._parts = parts
         self._drawn: weakref.WeakKeyDictionary[Conversation, _Drawn] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
@@ -122,23 +125,38 @@ class BoxesView:
             if turn and drawn and drawn.turn is turn and drawn.answer == turn.answer:
                 self._drawn[chat] = drawn
                 return drawn
-        drawn = _draw(turn, turns) if turn else None
+        drawn = _draw(turn, turns, self._parts) if turn else None
         with self._lock:
             return self._drawn.setdefault(chat, drawn) if drawn else None
 
 
-def _draw(turn: Turn, turns: Sequence[Turn]) -> _Drawn | None:
+def _draw(turn: Turn, turns: Sequence[Turn], parts: PictureParts) -> _Drawn | None:
     boxes = read_boxes(turn.answer)
     messages = [shown.question.pictures for shown in turns]
     spot = find_picture(turn.question.text, messages) if boxes else None
     if spot is None:
         return None
     picture = messages[spot.message][spot.picture]
+    picture, boxes = _on_whole(picture, boxes, turns[spot.message].uploads[spot.picture :], parts)
     png_path, json_path = _write(boxes, picture, spot.picture + 1)
     several = len(messages[spot.message]) > 1
     drawn = _Drawn(turn, turn.answer, picture, spot, several, boxes, png_path, json_path)
     weakref.finalize(drawn, shutil.rmtree, png_path.parent, ignore_errors=True)
     return drawn
+
+
+def _on_whole(
+    picture: Picture, boxes: list[Box], uploads: Sequence[str], parts: PictureParts
+) -> tuple[Picture, list[Box]]:
+    """Place what was found in a part on the whole picture, while its file is there."""
+    part = parts.find(uploads[0]) if uploads else None
+    if part is None:
+        return picture, boxes
+    try:
+        whole = open_picture(part.whole, limits=parts.limits)
+    except PictureError:
+        return picture, boxes
+    return whole, [part.on_whole(box) for box in boxes]
 
 
 def _write(boxes: Sequence[Box], picture: Picture, number: int) -> tuple[Path, Path]:
@@ -155,22 +173,27 @@ def _write(boxes: Sequence[Box], picture: Picture, number: int) -> tuple[Path, P
 
 def boxes_html(boxes: Sequence[Box], picture: Picture, texts: Texts) -> str:
     """Show a picture with boxes and the list of their names; every name is escaped."""
-    small = picture.image.copy()
-    small.thumbnail((LONGEST_SIDE_PX, LONGEST_SIDE_PX), Image.Resampling.LANCZOS)
-    data = io.BytesIO()
-    small.save(data, "WEBP", quality=85, method=2)
-    source = f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode()}"
-    width_px, height_px = small.size
+    source, ratio = picture_source(picture)
     # A box inside another one lies above it, so that both can be pointed at.
     by_area = sorted(range(len(boxes)), key=lambda i: -_area(boxes[i]))
     layers = {index: layer for layer, index in enumerate(by_area, 1)}
     marks = "".join(_mark(i, box, layers[i]) for i, box in enumerate(boxes))
     names = "".join(_name(i, box, picture, texts) for i, box in enumerate(boxes))
     return (
-        f'<div class="boxes"><div class="stage" style="--ratio:{width_px / height_px:.4f}">'
+        f'<div class="boxes"><div class="stage" style="--ratio:{ratio:.4f}">'
         f'<img src="{source}" alt="{html.escape(texts.boxed_picture)}">{marks}</div>'
         f'<ol aria-label="{html.escape(texts.boxes)}">{names}</ol></div>'
     )
+
+
+def picture_source(picture: Picture) -> tuple[str, float]:
+    """A small copy of a picture as an address that holds it whole, and its width over height."""
+    small = picture.image.copy()
+    small.thumbnail((LONGEST_SIDE_PX, LONGEST_SIDE_PX), Image.Resampling.LANCZOS)
+    data = io.BytesIO()
+    small.save(data, "WEBP", quality=85, method=2)
+    source = f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode()}"
+    return source, small.width / small.height
 
 
 def _area(box: Box) -> float:

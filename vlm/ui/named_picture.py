@@ -10,8 +10,6 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vlm.images import Picture
-
 _WORDS = (
     "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth",
 )  # fmt: skip
@@ -48,7 +46,7 @@ def picture_number(question: str) -> int | None:
     return _NUMBERS.get(named) or int(re.sub(r"\D", "", named))
 
 
-def find_picture(question: str, messages: Sequence[Sequence[Picture]]) -> Spot | None:
+def find_picture(question: str, messages: Sequence[Sequence[object]]) -> Spot | None:
     """Find the picture that a question speaks of; None when there are no pictures.
 
     Args:

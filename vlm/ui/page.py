@@ -12,7 +12,10 @@ from vlm.ui.answering import Changes, Chat
 from vlm.ui.boxes_view import BoxesView
 from vlm.ui.header import header_html
 from vlm.ui.panel import panel_html
+from vlm.ui.part_of_picture import PartOfPicture
 from vlm.ui.parts import Parts, lay_out, wording
+from vlm.ui.picture_parts import PictureParts
+from vlm.ui.question_box import picture_limits
 from vlm.ui.reading_ahead import LIST_FILES_JS, ReadingAhead
 from vlm.ui.samples import Sample, draw_samples
 from vlm.ui.texts import EN, Language, other, preferred_language, texts_in
@@ -31,7 +34,9 @@ class Page:
         self._engine = engine
         self._settings = settings
         self.chat = Chat(engine, settings)
-        self._boxes = BoxesView(self.chat.sessions)
+        cut = PictureParts(picture_limits(settings))
+        self._boxes = BoxesView(self.chat.sessions, cut)
+        self._part = PartOfPicture(self.chat.sessions, cut)
         self._ahead = ReadingAhead(
             engine, settings, lambda request: self.chat.sessions.get(request.session_hash)
         )
@@ -112,6 +117,7 @@ class Page:
         page.load(open_page, None, spoken, **_AT_ONCE)
         shown.append(parts.language.click(switch_language, None, spoken, **_AT_ONCE))
         self._boxes.show_after(shown, parts.boxes)
+        self._part.connect(parts.part, parts.part_view, parts.box)
         page.unload(self.chat.leave)
 
     def refresh(self, request: gr.Request) -> tuple[Any, Any, Any]:

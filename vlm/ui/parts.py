@@ -10,6 +10,7 @@ import gradio as gr
 from vlm.config import IMAGE_DETAILS, Settings
 from vlm.ui.boxes_view import BoxesParts, lay_out_boxes
 from vlm.ui.options import PRESENCE_PENALTY, TEMPERATURE, TOP_K, TOP_P, new_tokens_range
+from vlm.ui.part_of_picture import PartView, lay_out_part_view
 from vlm.ui.texts import EN, Texts
 from vlm.ui.written import lay_out_written
 
@@ -33,6 +34,8 @@ class Parts:
     language: gr.Button
     chat: gr.Chatbot
     boxes: BoxesParts
+    part: gr.Button
+    part_view: PartView
     line: gr.HTML
     note: gr.HTML
     cancel_edit: gr.Button
@@ -74,6 +77,7 @@ def lay_out(settings: Settings, examples: Any) -> Parts:
         with gr.Column(scale=3, min_width=320, elem_id="left"):
             chat = _chatbot(examples, words["chat"])
             boxes = lay_out_boxes()
+            part_view = lay_out_part_view()
             line = gr.HTML("", elem_id="line", padding=False)
             with gr.Row(elem_id="note-row"):
                 note = gr.HTML("", elem_id="note", padding=False)
@@ -84,6 +88,7 @@ def lay_out(settings: Settings, examples: Any) -> Parts:
             with gr.Row(elem_id="buttons"):
                 retry = _button("retry", words, interactive=False)
                 undo = _button("undo", words, interactive=False)
+                part = _button("part", words)
                 clear = _button("clear", words)
             written = lay_out_written()
         with gr.Column(scale=1, min_width=280, elem_id="side"):
@@ -95,7 +100,7 @@ def lay_out(settings: Settings, examples: Any) -> Parts:
             with gr.Accordion(open=False, elem_id="options", **words["options_fold"]) as options:
                 inputs = _option_inputs(settings, words)
     return Parts(
-        header, retry_load, language, chat, boxes, line, note, cancel_edit, ahead,
+        header, retry_load, language, chat, boxes, part, part_view, line, note, cancel_edit, ahead,
         box, files,
         retry, undo, clear, written, panel, detail, fold, webcam, options, *inputs,
     )  # fmt: skip
@@ -177,6 +182,7 @@ def wording(texts: Texts, settings: Settings) -> dict[str, dict[str, Any]]:
         "box": {"label": texts.question, "placeholder": texts.ask_here},
         "retry": {"value": f"↻ {texts.retry}"},
         "undo": {"value": f"↶ {texts.undo}"},
+        "part": {"value": f"⛶ {texts.part}"},
         "clear": {"value": f"✕ {texts.clear}"},
         "detail": {
             "label": texts.detail,

@@ -41,10 +41,7 @@ class QuestionReader:
 
     def __init__(self, settings: Settings) -> None:
         self._most_pictures = settings.picture.max_pictures
-        self._limits = PictureLimits(
-            max_px=int(settings.picture.max_megapixels * 1_000_000),
-            max_file_bytes=settings.server.max_upload_bytes,
-        )
+        self._limits = picture_limits(settings)
 
     def read(self, session: Session, box: dict[str, Any] | None) -> Turn | LeftOut | None:
         """Read the input; None when there is nothing to send. Raises VLMError."""
@@ -83,6 +80,14 @@ class QuestionReader:
         thumbnails = tuple(write_thumbnail(picture) for picture in opened)
         notices = list(dict.fromkeys(n for picture in opened for n in picture.notices))
         return Turn(Message("user", text, opened), uploads, thumbnails, notices=notices)
+
+
+def picture_limits(settings: Settings) -> PictureLimits:
+    """What the settings allow of a picture file."""
+    return PictureLimits(
+        max_px=int(settings.picture.max_megapixels * 1_000_000),
+        max_file_bytes=settings.server.max_upload_bytes,
+    )
 
 
 def box_content(box: dict[str, Any] | None) -> tuple[str, tuple[str, ...]]:

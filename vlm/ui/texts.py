@@ -82,6 +82,10 @@ class Texts:
     no_label: str
     boxes_png: str
     boxes_json: str
+    # A part of a picture
+    part: str
+    part_hint: str
+    part_needs_picture: str
     # Settings
     detail: str
     detail_info: str
@@ -205,6 +209,12 @@ EN = Texts(
     no_label="(no name)",
     boxes_png="Save picture with boxes",
     boxes_json="Save boxes in pixels (JSON)",
+    part="Ask about a part",
+    part_hint=(
+        "Drag over the part you mean. It goes into the input at full detail, after a small copy "
+        "of the whole picture."
+    ),
+    part_needs_picture="Add a picture first, then choose a part of it.",
     detail="Picture detail",
     detail_info="Finer reads small print, and takes longer",
     details=(("fast", "Fast"), ("balanced", "Balanced"), ("fine", "Fine")),
@@ -309,6 +319,9 @@ ZH = Texts(
     no_label="（无名称）",
     boxes_png="保存带框的图片",
     boxes_json="保存像素坐标（JSON）",
+    part="只问一部分",
+    part_hint="在图上拖出要问的部分。它会以完整精度放入输入框，前面附上整张图片的小图。",
+    part_needs_picture="请先添加图片，再选择其中一部分。",
     detail="图片精细度",
     detail_info="越精细越能看清小字，也越慢",
     details=(("fast", "快速"), ("balanced", "均衡"), ("fine", "精细")),
