@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vlm.chat import AnswerStats, AskRequest, Message, ModelState, Sampling
+from vlm.chat import AnswerStats, AskRequest, ChatEngine, Message, ModelState, Sampling
 from vlm.commands.bench_chats import AnswerSpan, chats_tps
 from vlm.commands.bench_questions import (
     ANY_SIZE,
@@ -61,7 +61,7 @@ def _wait_until_ready(engine: Engine) -> ModelState:
     return state
 
 
-def ask_all(engine: Engine, job: BenchJob, row: BenchRow) -> None:
+def ask_all(engine: ChatEngine, job: BenchJob, row: BenchRow) -> None:
     """Ask a ready engine everything and fill the row with what it cost. Raises VLMError."""
     folder = Path(job.folder)
     asker = _Asker(engine, job, ChatTokenizer.from_folder(folder))
@@ -162,7 +162,7 @@ class _Turn:
 class _Asker:
     """Sends chats to the engine, greedily."""
 
-    engine: Engine
+    engine: ChatEngine
     job: BenchJob
     tokenizer: ChatTokenizer
 
