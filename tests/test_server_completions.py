@@ -296,3 +296,11 @@ def test_requests_at_once_never_share_a_conversation(
         engine.step(100)
         assert [answer.result().status_code for answer in asked] == [200, 200]
     assert len({request.conversation_id for request in engine.requests}) == 2
+
+
+def test_the_queue_knows_who_asks(engine: FakeEngine, web: httpx2.Client) -> None:
+    for user in (None, None, "ann"):
+        web.post(PATH, json={"messages": [{"role": "user", "content": str(user)}], "user": user})
+    first, second, ann = (request.visitor for request in engine.requests)
+    assert first == second != ann
+    assert "127.0.0.1" not in first and ann != "ann", "nobody's name goes any further"
