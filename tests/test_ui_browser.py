@@ -15,6 +15,7 @@ from playwright.sync_api import expect
 from vlm.chat import ModelState, Piece
 from vlm.errors import ContextLengthError
 from vlm.model_source import BUNDLED_NOTICE
+from vlm.ui.texts import EN, ZH, Texts
 from vlm.units import GIB
 
 pytest_plugins = ("browser_fixtures",)
@@ -36,7 +37,8 @@ def test_question_shows_at_once_and_the_answer_streams(tab: Tab, engine: FakeEng
     tab.wait_for_end()
     expect(tab.answers).to_have_text("One two three.")
     expect(tab.line).to_have_text(
-        "1.2 s to the first word · 8.2 tokens/s · 0 visual tokens · 0 reused"
+        "1.2 s to the first word (picture 0 ms, prompt 0.2 s) · 8.2 tokens/s · "
+        "0 visual, 3 new, 0 reused tokens · complete"
     )
     assert [(m.role, m.text) for m in engine.requests[0].messages] == [("user", "Count to three")]
 
@@ -208,7 +210,7 @@ def test_several_pictures_keep_their_order_and_stay_for_the_follow_up(
     pictures = engine.requests[1].messages[0].pictures
     colours = [picture.image.getpixel((5, 5)) for picture in pictures]
     assert colours == [(255, 0, 0), (0, 0, 255), (0, 255, 0)]
-    expect(tab.line).to_contain_text("180 visual tokens")
+    expect(tab.line).to_contain_text("180 visual,")
 
 
 def test_a_picture_is_shown_once_and_upright(tab: Tab, engine: FakeEngine, draw: Draw) -> None:
@@ -354,15 +356,20 @@ def test_markdown_tables_code_and_latex_show_and_prices_stay(tab: Tab, engine: F
     engine.script = Script(
         words=(
             "| a | b |\n|---|---|\n| 1 | 2 |\n\n",
-            "It costs $5 and $6.\n\n\\(x^2\\)\n\n",
+            "It costs $5 and $6, or \\(x_1 < y_1\\).\n\n",
+            "\\[\n\\frac{a_1}{b_1}\n\\]\n\n$$E = mc^2$$\n\n<thinking> <b>tag</b>\n\n",
             "```json\n[1, 2]\n```",
         )
     )
     tab.ask("Show")
     expect(tab.answers.locator("table td").first).to_have_text("1")
-    expect(tab.answers.locator(".katex")).to_have_count(1)
+    expect(tab.answers.locator(".katex")).to_have_count(3)
+    expect(tab.answers.locator(".katex-display")).to_have_count(2)
+    expect(tab.answers.locator(".katex-error")).to_have_count(0)
+    expect(tab.answers.locator("annotation").first).to_have_text("x_1 < y_1")
+    expect(tab.answers).to_contain_text("<thinking> <b>tag</b>")
     expect(tab.answers.locator("pre")).to_contain_text("[1, 2]")
-    expect(tab.answers).to_contain_text("It costs $5 and $6.")
+    expect(tab.answers).to_contain_text("It costs $5 and $6, or")
 
 
 def test_the_wait_is_told_and_moves(tab: Tab, engine: FakeEngine) -> None:
@@ -444,6 +451,55 @@ def test_detail_and_settings_reach_the_engine(engine: FakeEngine, open_tab: Open
     request = engine.requests[0]
     assert (request.max_visual_tokens, request.sampling.temperature) == (1280, 0.0)
     assert request.sampling.seed == 7
+
+
+def test_a_preset_sets_the_dials_and_reset_brings_them_back(
+    engine: FakeEngine, open_tab: OpenTab
+) -> None:
+    tab = open_tab()
+    tab.page.get_by_text("Answer settings").click()
+    temperature = tab.page.get_by_role("spinbutton", name="Temperature")
+    expect(temperature).to_have_value("0.7")
+    tab.page.get_by_label("Read text", exact=True).check()
+    expect(temperature).to_have_value("0")
+    expect(tab.page.get_by_label("Fine")).to_be_checked()
+    tab.page.get_by_label("System prompt").fill("Answer in one word.")
+    tab.ask("Set")
+    request = engine.requests[0]
+    assert (request.sampling.temperature, request.max_visual_tokens) == (0.0, 1280)
+    assert [(m.role, m.text) for m in request.messages] == [
+        ("system", "Answer in one word."),
+        ("user", "Set"),
+    ]
+    temperature.fill("0.5")
+    temperature.press("Tab")
+    expect(tab.page.get_by_label("Read text", exact=True)).not_to_be_checked()
+    tab.page.locator("#reset").click()
+    expect(temperature).to_have_value("0.7")
+    expect(tab.page.get_by_label("Balanced").first).to_be_checked()
+    tab.ask("Again")
+    request = engine.requests[1]
+    assert request.sampling.temperature == 0.7
+    assert [message.role for message in request.messages] == ["user", "assistant", "user"]
+
+
+@pytest.mark.parametrize(("locale", "texts"), [("en-GB", EN), ("zh-CN", ZH)])
+def test_quick_tasks_fill_in_a_prompt_and_its_preset(
+    engine: FakeEngine, open_tab: OpenTab, draw: Draw, locale: str, texts: Texts
+) -> None:
+    tab = open_tab(locale=locale)
+    tab.attach(draw("red"))
+    for task in ("translate", "describe", "boxes"):
+        button = tab.page.locator(f"#task-{task}")
+        expect(button).to_have_text(texts.task_name(task))
+        button.click()
+        expect(tab.box).to_have_value(texts.task_prompt(task))
+        expect(tab.thumbnails).to_have_count(1)
+    tab.box.press("Enter")
+    tab.wait_for_end()
+    request = engine.requests[0]
+    assert (request.sampling.temperature, request.max_visual_tokens) == (0.0, 1280)
+    assert request.messages[0].text == texts.task_prompt("boxes")
 
 
 def test_a_sample_fills_in_its_picture_and_question(tab: Tab, engine: FakeEngine) -> None:

@@ -96,11 +96,12 @@ def test_the_line_names_the_last_answer_and_lists_all() -> None:
     turns = []
     for number in (1, 2):
         clock = AnswerClock(visual_tokens=60 * number, cached_tokens=7)
-        stats = replace(clock.stats("length", (1, 2)), ttft_s=1.25, decode_tps=8.25)
+        stats = replace(clock.stats("length", (1, 2)), ttft_s=1.25, vision_s=0.5, decode_tps=8.25)
         turns.append(Turn(Message("user", "a"), stats=stats, end="length"))
     line = words(answer_line(turns, EN))
-    assert "1.2 s to the first word · 8.2 tokens/s · 120 visual tokens · 7 reused" in line
-    assert line.count("token limit") == 2
+    assert "1.2 s to the first word (picture 0.5 s, prompt 0 ms) · 8.2 tokens/s" in line
+    assert "120 visual, 2 new, 7 reused tokens · token limit" in line
+    assert line.count("token limit") == 3
     assert answer_line([Turn(Message("user", "a"))], EN) == ""
 
 

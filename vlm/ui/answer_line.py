@@ -36,11 +36,19 @@ def answer_line(turns: Sequence[Turn], texts: Texts) -> str:
 
 
 def _summary(stats: AnswerStats, texts: Texts) -> str:
-    parts = [texts.first_word.format(time=format_seconds(stats.ttft_s))] if stats.new_tokens else []
+    parts = []
+    if stats.new_tokens:
+        times = {"time": stats.ttft_s, "vision": stats.vision_s, "prefill": stats.prefill_s}
+        said = {name: format_seconds(seconds) for name, seconds in times.items()}
+        parts.append(texts.first_word.format(**said))
     if stats.decode_tps:
         parts.append(texts.speed.format(speed=format_speed(stats.decode_tps)))
-    parts.append(texts.visual_tokens.format(count=stats.visual_tokens))
-    parts.append(texts.cached_tokens.format(count=stats.cached_tokens))
+    parts.append(
+        texts.token_counts.format(
+            visual=stats.visual_tokens, new=stats.new_tokens, reused=stats.cached_tokens
+        )
+    )
+    parts.append(texts.end(stats.finish_reason))
     return " · ".join(parts)
 
 

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 
-from vlm.chat import AskRequest, ChatEngine, Piece, Sampling
+from vlm.chat import AskRequest, ChatEngine, Message, Piece, Sampling
 from vlm.config import Settings
 from vlm.errors import VLMError
 from vlm.ui.answer_line import answer_line
 from vlm.ui.chat_view import ChatView, describe_wait
 from vlm.ui.chinese import in_language
 from vlm.ui.conversation import Conversation, Turn
-from vlm.ui.options import read_sampling, read_visual_tokens
+from vlm.ui.options import read_sampling, read_system_prompt, read_visual_tokens
 from vlm.ui.question_box import (
     LeftOut,
     QuestionReader,
@@ -55,6 +55,15 @@ class Changes(NamedTuple):
     written: Any
 
 
+class Way(NamedTuple):
+    """How a question is to be answered, as set on the page."""
+
+    max_visual_tokens: int
+    system: tuple[Message, ...]
+    """The system prompt, or nothing."""
+    sampling: Sampling
+
+
 def _no_changes() -> Changes:
     return Changes(*(gr.skip() for _ in Changes._fields))
 
@@ -72,7 +81,7 @@ class Chat:
         self._reader = QuestionReader(settings)
 
     def send(
-        self, request: gr.Request, box: dict[str, Any] | None, detail: Any, *options: Any
+        self, request: gr.Request, box: dict[str, Any] | None, *options: Any
     ) -> Iterator[Changes]:
         """Show the question at once, then stream the answer; the input is kept on an error."""
         session = self.sessions.get(request.session_hash)
@@ -87,7 +96,7 @@ class Chat:
             note = note_html(*turn.faults, is_fault=True)
             yield _no_changes()._replace(box=changed, note=note)
             return
-        sampling = read_sampling(self._settings, options)
+        way = self._read_way(options)
         before = chat.turns
         if turn is None or not chat.begin(turn, session.edited):
             yield _no_changes()
@@ -96,15 +105,15 @@ class Chat:
         for old in before:
             if old not in chat.turns:
                 remove_thumbnails(old.thumbnails)
-        yield from self._answer(chat, turn, texts, sampling, detail, is_new=True)
+        yield from self._answer(chat, turn, texts, way, is_new=True)
 
     def retry(
-        self, request: gr.Request, box: dict[str, Any] | None, detail: Any, *options: Any
+        self, request: gr.Request, box: dict[str, Any] | None, *options: Any
     ) -> Iterator[Changes]:
         """Answer the last question again."""
         session = self.sessions.get(request.session_hash)
         chat, texts = session.conversation, texts_in(session.language)
-        sampling = read_sampling(self._settings, options)
+        way = self._read_way(options)
         turn = chat.begin_again()
         if turn is None:
             yield _no_changes()
@@ -112,7 +121,7 @@ class Chat:
         session.edited = None
         # A failed question was put back into the input; asked again, it leaves it.
         is_in_box = bool(box) and (box or {}).get("text") == turn.question.text
-        yield from self._answer(chat, turn, texts, sampling, detail, is_new=is_in_box)
+        yield from self._answer(chat, turn, texts, way, is_new=is_in_box)
 
     def undo(self, box: dict[str, Any] | None, request: gr.Request) -> Changes:
         """Take the last question and its answer out of the chat, the question back to the input."""
@@ -192,6 +201,16 @@ class Chat:
         note = note_html(texts.editing.format(number=number))
         return changes._replace(note=note, cancel_edit=gr.update(visible=True))
 
+    def _read_way(self, options: tuple[Any, ...]) -> Way:
+        """Read picture detail, system prompt and what options.read_sampling() reads."""
+        detail, system_prompt, *drawn = options
+        text = read_system_prompt(system_prompt)
+        return Way(
+            max_visual_tokens=read_visual_tokens(self._settings, detail),
+            system=(Message("system", text),) if text else (),
+            sampling=read_sampling(self._settings, tuple(drawn)),
+        )
+
     def _drop(self, conversation: Conversation) -> None:
         self._engine.forget(conversation.id)
         for turn in conversation.turns:
@@ -202,15 +221,16 @@ class Chat:
         chat: Conversation,
         turn: Turn,
         texts: Texts,
-        sampling: Sampling,
-        detail: Any,
+        way: Way,
         is_new: bool,
     ) -> Iterator[Changes]:
         """Ask the engine and show what it says; every way out closes the turn."""
-        tokens = read_visual_tokens(self._settings, detail)
         asked_at_s = time.monotonic()
         try:
-            answer = self._engine.ask(AskRequest(chat.id, chat.messages(), sampling, tokens))
+            messages = (*way.system, *chat.messages())
+            answer = self._engine.ask(
+                AskRequest(chat.id, messages, way.sampling, way.max_visual_tokens)
+            )
             chat.attach(answer)
             yield self._busy(chat, texts, is_new)
             for piece in _read(answer, turn, chat):

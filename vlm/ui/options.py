@@ -15,6 +15,10 @@ LARGEST_SEED = 2**31 - 1
 """Larger numbers lose digits on their way through a browser."""
 
 
+LONGEST_SYSTEM_PROMPT = 8000
+"""Characters; a long page of instructions, a quarter of the context at most."""
+
+
 @dataclass(frozen=True)
 class Range:
     """What a slider allows."""
@@ -60,6 +64,11 @@ def read_sampling(settings: Settings, values: tuple[object, ...]) -> Sampling:
         max_new_tokens=int(tokens),
         seed=None if bounded_seed < 0 else bounded_seed,
     )
+
+
+def read_system_prompt(value: object) -> str:
+    """Read the system prompt; what is too long is cut, what is no text counts as none."""
+    return value.strip()[:LONGEST_SYSTEM_PROMPT] if isinstance(value, str) else ""
 
 
 def read_visual_tokens(settings: Settings, value: object) -> int:

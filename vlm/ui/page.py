@@ -18,6 +18,7 @@ from vlm.ui.picture_parts import PictureParts
 from vlm.ui.question_box import picture_limits
 from vlm.ui.reading_ahead import LIST_FILES_JS, ReadingAhead
 from vlm.ui.samples import Sample, draw_samples
+from vlm.ui.tasks import Dials, Tasks
 from vlm.ui.texts import EN, Language, other, preferred_language, texts_in
 
 REFRESH_S = 2.0
@@ -40,6 +41,7 @@ class Page:
         self._ahead = ReadingAhead(
             engine, settings, lambda request: self.chat.sessions.get(request.session_hash)
         )
+        self._tasks = Tasks(settings, lambda request: self.chat.sessions.get(request.session_hash))
         self._samples = draw_samples()
         self._examples = {
             (built_in, language): _examples(self._samples.fitting(built_in), language)
@@ -61,7 +63,7 @@ class Page:
 
     def _connect(self, page: gr.Blocks, parts: Parts) -> None:
         changes = [getattr(parts, name) for name in Changes._fields]
-        asked = [parts.box, parts.detail, *parts.sampling]
+        asked = [parts.box, parts.detail, parts.system_prompt, *parts.sampling]
         # The engine has its own queue; Gradio must not hold questions back as well.
         stream: dict[str, Any] = {**_QUIET, "concurrency_limit": None}
         shown = []
@@ -89,6 +91,7 @@ class Page:
         ):
             shown.append(press(change, inputs, changes, **_AT_ONCE))
         parts.chat.example_select(self.take_sample, None, parts.box, **_AT_ONCE)
+        self._connect_dials(parts)
         parts.header.change(self.offer_samples, None, parts.chat, **_AT_ONCE)
         parts.webcam.change(
             self.take_photo, [parts.box, parts.webcam], [parts.box, parts.webcam], **_AT_ONCE
@@ -112,13 +115,25 @@ class Page:
                     words[part] = _merged(words.get(part), change)
             return words
 
-        spoken = [getattr(parts, name) for name in wording(EN, self._settings)]
+        spoken = [parts.named(name) for name in wording(EN, self._settings)]
         spoken += [part for part in (*readings, *changes) if part not in spoken]
         page.load(open_page, None, spoken, **_AT_ONCE)
         shown.append(parts.language.click(switch_language, None, spoken, **_AT_ONCE))
         self._boxes.show_after(shown, parts.boxes)
         self._part.connect(parts.part, parts.part_view, parts.box)
         page.unload(self.chat.leave)
+
+    def _connect_dials(self, parts: Parts) -> None:
+        """Presets and quick tasks set the dials; a dial that is moved is no preset any more."""
+        dials = [getattr(parts, name) for name in Dials._fields]
+        parts.preset.input(self._tasks.choose, parts.preset, dials, **_AT_ONCE)
+        for task, button in parts.tasks.items():
+            start = self._tasks.starter(task)
+            button.click(start, parts.box, [parts.box, *dials], **_AT_ONCE)
+        reset = [*dials, parts.seed, parts.system_prompt]
+        parts.reset.click(self._tasks.reset, None, reset, **_AT_ONCE)
+        for dial in dials[1:]:
+            dial.input(None, None, parts.preset, js="() => null", **_QUIET)
 
     def refresh(self, request: gr.Request) -> tuple[Any, Any, Any]:
         """Read the engine's state and memory; only a changed header is sent again."""
@@ -170,7 +185,7 @@ class Page:
         session = self.chat.sessions.get(request.session_hash)
         texts = texts_in(session.language)
         words = {
-            getattr(parts, name): gr.update(**changes)
+            parts.named(name): gr.update(**changes)
             for name, changes in wording(texts, self._settings).items()
         }
         session.offers_built_in = self._is_built_in()

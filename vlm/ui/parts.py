@@ -9,8 +9,16 @@ import gradio as gr
 
 from vlm.config import IMAGE_DETAILS, Settings
 from vlm.ui.boxes_view import BoxesParts, lay_out_boxes
-from vlm.ui.options import PRESENCE_PENALTY, TEMPERATURE, TOP_K, TOP_P, new_tokens_range
+from vlm.ui.options import (
+    LONGEST_SYSTEM_PROMPT,
+    PRESENCE_PENALTY,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    new_tokens_range,
+)
 from vlm.ui.part_of_picture import PartView, lay_out_part_view
+from vlm.ui.tasks import TASK_PRESETS, preset_order
 from vlm.ui.texts import EN, Texts
 from vlm.ui.written import lay_out_written
 
@@ -58,6 +66,16 @@ class Parts:
     presence_penalty: gr.Slider
     max_new_tokens: gr.Slider
     seed: gr.Number
+    preset: gr.Radio
+    reset: gr.Button
+    system_prompt: gr.Textbox
+    tasks: dict[str, gr.Button]
+    """The quick tasks by name."""
+
+    def named(self, name: str) -> Any:
+        """The part that wording() calls so."""
+        is_task = name.startswith("task_")
+        return self.tasks[name.removeprefix("task_")] if is_task else getattr(self, name)
 
     @property
     def sampling(self) -> list[Any]:
@@ -82,6 +100,11 @@ def lay_out(settings: Settings, examples: Any) -> Parts:
             with gr.Row(elem_id="note-row"):
                 note = gr.HTML("", elem_id="note", padding=False)
                 cancel_edit = _button("cancel_edit", words, visible=False)
+            with gr.Row(elem_id="tasks"):
+                tasks = {
+                    task: _button(f"task_{task}", words, elem_classes="task")
+                    for task in TASK_PRESETS
+                }
             ahead = gr.HTML("", elem_id="ahead", padding=False)
             box = _question_box(words["box"])
             files = gr.Textbox(visible="hidden", elem_id="files")
@@ -98,11 +121,18 @@ def lay_out(settings: Settings, examples: Any) -> Parts:
             with gr.Accordion(open=False, elem_id="webcam-fold", **words["webcam_fold"]) as fold:
                 webcam = _webcam()
             with gr.Accordion(open=False, elem_id="options", **words["options_fold"]) as options:
+                preset = gr.Radio(elem_id="preset", **words["preset"])
                 inputs = _option_inputs(settings, words)
+                system_prompt = gr.Textbox(
+                    lines=2, max_lines=6, max_length=LONGEST_SYSTEM_PROMPT,
+                    elem_id="system-prompt", **words["system_prompt"],
+                )  # fmt: skip
+                reset = _button("reset", words)
     return Parts(
         header, retry_load, language, chat, boxes, part, part_view, line, note, cancel_edit, ahead,
         box, files,
         retry, undo, clear, written, panel, detail, fold, webcam, options, *inputs,
+        preset, reset, system_prompt, tasks,
     )  # fmt: skip
 
 
@@ -191,7 +221,18 @@ def wording(texts: Texts, settings: Settings) -> dict[str, dict[str, Any]]:
         },
         "webcam_fold": {"label": texts.webcam},
         "options_fold": {"label": texts.settings},
+        "preset": {
+            "label": texts.preset,
+            "choices": [(texts.preset_name(name), name) for name in preset_order()],
+        },
+        "system_prompt": {
+            "label": texts.system_prompt,
+            "placeholder": texts.system_prompt_hint,
+        },
+        "reset": {"value": texts.reset},
     }
+    for task in TASK_PRESETS:
+        words[f"task_{task}"] = {"value": texts.task_name(task)}
     for name in SAMPLING_NAMES:
         words[name] = {"label": getattr(texts, name), "info": getattr(texts, f"{name}_info")}
     return words

@@ -61,8 +61,7 @@ class Texts:
     empty_answer: str
     first_word: str
     speed: str
-    visual_tokens: str
-    cached_tokens: str
+    token_counts: str
     answers: str
     column_answer: str
     column_queue: str
@@ -104,6 +103,13 @@ class Texts:
     max_new_tokens_info: str
     seed: str
     seed_info: str
+    preset: str
+    presets: tuple[tuple[str, str], ...]
+    system_prompt: str
+    system_prompt_hint: str
+    reset: str
+    tasks: tuple[tuple[str, str, str], ...]
+    """Quick tasks: name, button, and the question that is filled in."""
     webcam: str
     # The panel
     memory: str
@@ -125,6 +131,18 @@ class Texts:
     def end(self, finish_reason: str) -> str:
         """Name a finish reason in words."""
         return dict(self.ends).get(finish_reason, finish_reason)
+
+    def preset_name(self, name: str) -> str:
+        """Name a preset in words; one that was added to configs/presets by its file's name."""
+        return dict(self.presets).get(name, name.replace("_", " ").capitalize())
+
+    def task_name(self, task: str) -> str:
+        """Say what stands on a quick task's button."""
+        return next(button for name, button, _ in self.tasks if name == task)
+
+    def task_prompt(self, task: str) -> str:
+        """Return the question that a quick task asks."""
+        return next(prompt for name, _, prompt in self.tasks if name == task)
 
 
 EN = Texts(
@@ -182,10 +200,9 @@ EN = Texts(
     at_length="Cut off here: the limit of new tokens was reached.",
     in_loop="Ended here: the answer had begun to repeat itself.",
     empty_answer="(The model gave an empty answer.)",
-    first_word="{time} to the first word",
+    first_word="{time} to the first word (picture {vision}, prompt {prefill})",
     speed="{speed} tokens/s",
-    visual_tokens="{count} visual tokens",
-    cached_tokens="{count} reused",
+    token_counts="{visual} visual, {new} new, {reused} reused tokens",
     answers="All answers of this chat",
     column_answer="Answer",
     column_queue="Queue",
@@ -232,6 +249,34 @@ EN = Texts(
     max_new_tokens_info="In tokens; a word takes one or two",
     seed="Seed",
     seed_info="-1: a new one each time",
+    preset="Preset",
+    presets=(
+        ("precise", "Precise"),
+        ("balanced", "Balanced"),
+        ("creative", "Creative"),
+        ("read_text", "Read text"),
+        ("find_boxes", "Find boxes"),
+    ),
+    system_prompt="System prompt",
+    system_prompt_hint="How the model should answer, for all questions of this chat",
+    reset="Reset to the model's defaults",
+    tasks=(
+        ("describe", "Describe", "Describe this image."),
+        ("read", "Read all text", "Read all text."),
+        (
+            "chart",
+            "Explain chart",
+            "Explain this chart: what it shows, its axes and units, the highest and lowest "
+            "values, and what follows from it.",
+        ),
+        ("boxes", "List objects with boxes", "List objects with boxes as JSON."),
+        (
+            "translate",
+            "Translate text",
+            "Translate all text in the picture into English. "
+            "Give each line first as it stands, then its translation.",
+        ),
+    ),
     webcam="Take a photo",
     memory="Memory",
     process="This app: {size}",
@@ -297,10 +342,9 @@ ZH = Texts(
     at_length="在此处截断：已达到回答长度上限。",
     in_loop="在此处结束：回答开始重复。",
     empty_answer="（模型给出了空的回答。）",
-    first_word="首字 {time}",
+    first_word="首字 {time}（图片 {vision}，提示 {prefill}）",
     speed="{speed} 词元/秒",
-    visual_tokens="{count} 个视觉词元",
-    cached_tokens="复用 {count} 个",
+    token_counts="词元：视觉 {visual}、新生成 {new}、复用 {reused}",
     answers="本对话的所有回答",
     column_answer="回答",
     column_queue="排队",
@@ -339,6 +383,28 @@ ZH = Texts(
     max_new_tokens_info="以词元计，一个字约一个词元",
     seed="随机种子",
     seed_info="-1：每次不同",
+    preset="预设",
+    presets=(
+        ("precise", "精确"),
+        ("balanced", "均衡"),
+        ("creative", "创意"),
+        ("read_text", "读文字"),
+        ("find_boxes", "找物体"),
+    ),
+    system_prompt="系统提示",
+    system_prompt_hint="希望模型如何回答，对本对话的所有问题有效",
+    reset="恢复模型默认值",
+    tasks=(
+        ("describe", "描述图片", "描述这张图片。"),
+        ("read", "读出文字", "请读出图中的文字。"),
+        (
+            "chart",
+            "解释图表",
+            "解释这张图表：它展示了什么、坐标轴和单位、最高值和最低值，以及能得出什么结论。",
+        ),
+        ("boxes", "列出物体和边框", "用JSON给出所有物体的边界框。"),
+        ("translate", "翻译文字", "把图中的所有文字翻译成中文。先写出每行原文，再写出译文。"),
+    ),
     webcam="拍照",
     memory="内存",
     process="本程序：{size}",
