@@ -90,8 +90,10 @@ class PartOfPicture:
     def connect(self, button: gr.Button, view: PartView, box: gr.MultimodalTextbox) -> None:
         """Show the picture on a press of the button, and take what is dragged on it."""
         options: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-        button.click(self.offer, box, list(view), queue=False, **options)
-        view.picture.select(self.cut, box, [box, *view], queue=False, **options)
+        # Gradio shows messages (gr.Info) of queued events only.
+        options["concurrency_limit"] = None
+        button.click(self.offer, box, list(view), **options)
+        view.picture.select(self.cut, box, [box, *view], **options)
 
     def offer(self, box: dict[str, Any] | None, request: gr.Request) -> tuple[Any, Any]:
         """Show the picture that the input speaks of; a second press hides it."""
