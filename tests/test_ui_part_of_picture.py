@@ -103,12 +103,15 @@ def test_the_button_shows_and_hides_and_says_when_there_is_no_picture(
 def test_the_input_stays_on_a_phones_screen_while_a_part_is_chosen(
     engine: FakeEngine, open_tab: OpenTab, tmp_path: Path
 ) -> None:
-    tab = open_tab(viewport={"width": 390, "height": 844}, locale="zh-CN")
+    tab = open_tab(viewport={"width": 390, "height": 844}, locale="en-GB")
     tab.attach(two_halves(tmp_path))
-    tab.page.get_by_text("只问一部分").click()
+    tab.button("part").click()
     expect(tab.page.locator("#part-view img")).to_be_visible()
     expect(tab.box).to_be_in_viewport(ratio=0.9)
     expect(tab.page.locator("#part-view img")).to_be_in_viewport(ratio=0.9)
+    expect(tab.button("clear")).to_be_in_viewport(ratio=0.9)
+    box = tab.button("clear").bounding_box()
+    assert box and box["x"] + box["width"] <= 390
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
 
 

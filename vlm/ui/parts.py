@@ -212,7 +212,7 @@ def wording(texts: Texts, settings: Settings) -> dict[str, dict[str, Any]]:
         "box": {"label": texts.question, "placeholder": texts.ask_here},
         "retry": {"value": f"↻ {texts.retry}"},
         "undo": {"value": f"↶ {texts.undo}"},
-        "part": {"value": f"⛶ {texts.part}"},
+        "part": {"value": f"▣ {texts.part}"},
         "clear": {"value": f"✕ {texts.clear}"},
         "detail": {
             "label": texts.detail,
