@@ -496,7 +496,7 @@ def test_quick_tasks_fill_in_a_prompt_and_its_preset(
         expect(tab.box).to_have_value(texts.task_prompt(task))
         expect(tab.thumbnails).to_have_count(1)
     tab.box.press("Enter")
-    tab.wait_for_end()
+    wait_until(lambda: engine.requests)
     request = engine.requests[0]
     assert (request.sampling.temperature, request.max_visual_tokens) == (0.0, 1280)
     assert request.messages[0].text == texts.task_prompt("boxes")

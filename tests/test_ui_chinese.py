@@ -143,4 +143,5 @@ def test_the_banner_of_the_built_in_model_is_wholly_chinese() -> None:
         "If you have it on disk, give its folder with --model FOLDER."
     )
     chinese = in_language(notice, "zh")
+    assert "未使用真正的模型 Qwen3-VL-2B-Instruct：没有下载 Qwen/Qwen3-VL-2B-Instruct：" in chinese
     assert chinese.endswith("请用 --model 指定它的文件夹。") and not ENGLISH.search(chinese)

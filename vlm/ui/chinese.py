@@ -461,9 +461,15 @@ def _in_chinese(sentence: str, depth: int) -> str:
 
 @cache
 def _patterns() -> list[tuple[re.Pattern[str], str]]:
-    """The entries with places to fill in, the most particular ones first."""
+    """The entries with places to fill in, the most particular ones first.
+
+    What begins with a word of its own stands around other sentences: it goes before the rest.
+    """
     entries = [(english, chinese) for english, chinese in FORMS.items() if "{" in english]
-    entries.sort(key=lambda entry: len(re.sub(r"\{\w+\}", "", entry[0])), reverse=True)
+    entries.sort(
+        key=lambda entry: (entry[0][0] != "{", len(re.sub(r"\{\w+\}", "", entry[0]))),
+        reverse=True,
+    )
     return [(_pattern(english), chinese) for english, chinese in entries]
 
 

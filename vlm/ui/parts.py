@@ -60,6 +60,8 @@ class Parts:
     webcam_fold: gr.Accordion
     webcam: gr.Image
     options_fold: gr.Accordion
+    tasks: dict[str, gr.Button]
+    """The quick tasks by name."""
     temperature: gr.Slider
     top_p: gr.Slider
     top_k: gr.Slider
@@ -69,8 +71,6 @@ class Parts:
     preset: gr.Radio
     reset: gr.Button
     system_prompt: gr.Textbox
-    tasks: dict[str, gr.Button]
-    """The quick tasks by name."""
 
     def named(self, name: str) -> Any:
         """The part that wording() calls so."""
@@ -121,18 +121,12 @@ def lay_out(settings: Settings, examples: Any) -> Parts:
             with gr.Accordion(open=False, elem_id="webcam-fold", **words["webcam_fold"]) as fold:
                 webcam = _webcam()
             with gr.Accordion(open=False, elem_id="options", **words["options_fold"]) as options:
-                preset = gr.Radio(elem_id="preset", **words["preset"])
                 inputs = _option_inputs(settings, words)
-                system_prompt = gr.Textbox(
-                    lines=2, max_lines=6, max_length=LONGEST_SYSTEM_PROMPT,
-                    elem_id="system-prompt", **words["system_prompt"],
-                )  # fmt: skip
-                reset = _button("reset", words)
     return Parts(
         header, retry_load, language, chat, boxes, part, part_view, line, note, cancel_edit, ahead,
         box, files,
-        retry, undo, clear, written, panel, detail, fold, webcam, options, *inputs,
-        preset, reset, system_prompt, tasks,
+        retry, undo, clear, written, panel, detail, fold, webcam, options, tasks,
+        **inputs,
     )  # fmt: skip
 
 
@@ -153,7 +147,9 @@ def _chatbot(examples: Any, words: dict[str, Any]) -> gr.Chatbot:
     )
 
 
-def _option_inputs(settings: Settings, words: dict[str, dict[str, Any]]) -> list[Any]:
+def _option_inputs(settings: Settings, words: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Lay out presets, dials, system prompt and reset; returns them by their names in Parts."""
+    preset = gr.Radio(elem_id="preset", **words["preset"])
     start = settings.generation
     ranges = {
         "temperature": (TEMPERATURE, start.temperature),
@@ -162,11 +158,20 @@ def _option_inputs(settings: Settings, words: dict[str, dict[str, Any]]) -> list
         "presence_penalty": (PRESENCE_PENALTY, start.presence_penalty),
         "max_new_tokens": (new_tokens_range(settings), start.max_new_tokens),
     }
-    sliders = [
-        gr.Slider(limits.low, limits.high, value, step=limits.step, buttons=[], **words[name])
+    dials = {
+        name: gr.Slider(limits.low, limits.high, value, step=limits.step, buttons=[], **words[name])
         for name, (limits, value) in ranges.items()
-    ]
-    return [*sliders, gr.Number(start.seed, precision=0, minimum=-1, **words["seed"])]
+    }
+    seed = gr.Number(start.seed, precision=0, minimum=-1, **words["seed"])
+    system_prompt = gr.Textbox(
+        lines=2,
+        max_lines=6,
+        max_length=LONGEST_SYSTEM_PROMPT,
+        elem_id="system-prompt",
+        **words["system_prompt"],
+    )
+    reset = _button("reset", words)
+    return {**dials, "seed": seed, "preset": preset, "system_prompt": system_prompt, "reset": reset}
 
 
 def _button(name: str, words: dict[str, dict[str, Any]], **options: Any) -> gr.Button:
