@@ -2,6 +2,7 @@
 
 python demo.py                      serve the page (also what a Hugging Face Space runs)
 python demo.py ask IMAGE -q "..."   one question, answered in the terminal
+python demo.py batch FOLDER -q "..." --out FILE   the same about many pictures
 python demo.py bench                measure this machine
 python demo.py doctor               say what this machine is and what is missing
 """
@@ -32,6 +33,7 @@ EXIT_INTERRUPTED = 130
 COMMANDS = {
     "serve": "vlm.ui.serve",
     "ask": "vlm.commands.ask",
+    "batch": "vlm.commands.batch",
     "bench": "vlm.commands.bench",
     "doctor": "vlm.commands.doctor",
 }

@@ -185,7 +185,7 @@ find_or_install_chromium() {
 wants_help() { # ARGS
   case "${1:-}" in
     -h | --help) return 0 ;;
-    serve | ask | bench | doctor | test) case "${2:-}" in -h | --help) return 0 ;; esac ;;
+    serve | ask | batch | bench | doctor | test) case "${2:-}" in -h | --help) return 0 ;; esac ;;
   esac
   return 1
 }
@@ -194,6 +194,7 @@ short_help() {
   cat <<'HELP'
 usage: ./launch.sh [FLAGS]                     open the page (the first time, set everything up)
        ./launch.sh ask IMAGE... -q "QUESTION"  one question, answered in the terminal
+       ./launch.sh batch FOLDER -q "QUESTION" --out FILE  the same about many pictures
        ./launch.sh bench                       measure this machine
        ./launch.sh doctor                      say what this machine is and what is missing
        ./launch.sh test [PYTEST ARGS]          run the linters and all tests
@@ -203,6 +204,7 @@ usage: ./launch.sh [FLAGS]                     open the page (the first time, se
   --precision auto|fp32|mixed|int8   how the weights are kept
   --detail fast|balanced|fine|N      visual tokens per picture
   --host ADDRESS, --port NUMBER      where the page is served (127.0.0.1, 7860)
+  --auth USER:PASSWORD, --share      ask for a login; also make a public link
 
 Environment: PYTHON is the Python to set up with, TORCH_INDEX where CPU builds of torch are.
 HELP

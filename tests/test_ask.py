@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from vlm.chat import MemoryReading, ModelState, Piece
-from vlm.commands import ask
+from vlm.commands import ask, asking
 from vlm.commands.status_line import StatusLine
 from vlm.errors import GenerationError
 from vlm.stats import AnswerClock
@@ -209,7 +209,7 @@ def test_the_question_is_asked_when_the_model_is_there(monkeypatch, red, capsys)
 
 def test_a_terminal_sees_how_far_the_model_is(monkeypatch):
     terminal = Terminal()
-    ask._wait_for_model(FakeEngine(states=(*COMING, READY)), StatusLine(terminal))
+    asking.wait_for_model(FakeEngine(states=(*COMING, READY)), StatusLine(terminal))
     shown = terminal.getvalue()
     assert "Downloading m: 25%, 1.00 GiB of 4.00 GiB, about 00:01:30 left" in shown
     assert "Loading m: 50%" in shown and shown.endswith("\r\x1b[KNote: Small.\n")

@@ -116,7 +116,7 @@ def test_a_misspelt_command_gets_the_nearest_one(
     said = capsys.readouterr().err
     assert f'no command "{name}"' in said and hint in said
     assert ("did you mean" in said) == bool(hint)
-    assert "serve, ask, bench, doctor" in said and 'demo.py ask IMAGE -q "QUESTION"' in said
+    assert "serve, ask, batch, bench, doctor" in said and 'demo.py ask IMAGE -q "QUESTION"' in said
 
 
 def test_flags_go_over_the_settings_file(monkeypatch: pytest.MonkeyPatch) -> None:

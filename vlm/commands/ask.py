@@ -10,38 +10,33 @@ import io
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
-from vlm.chat import AnswerStats, AskRequest, ChatEngine, Message, Sampling
+from vlm.chat import AnswerStats, AskRequest, ChatEngine
+from vlm.commands.asking import (
+    EXIT_ERROR,
+    EXIT_STOPPED,
+    add_question_arguments,
+    make_request,
+    open_file,
+    read_settings,
+    result_of,
+    wait_for_model,
+)
 from vlm.commands.status_line import StatusLine
-from vlm.config import Settings, load_settings
+from vlm.config import Settings
 from vlm.ending import CLOSE_S, within
 from vlm.engine import Engine
 from vlm.errors import PictureError, VLMError
-from vlm.images import Picture, PictureLimits, open_picture
-
-EXIT_ERROR = 1
-EXIT_STOPPED = 130
-"""What shells report for a command ended by Ctrl-C."""
-_LOOK_EVERY_S = 0.1
-"""How often it is seen whether the model is there."""
+from vlm.images import Picture
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of this command."""
     add = parser.add_argument
     add("pictures", nargs="*", metavar="IMAGE", help="picture files, in the order you name them")
-    add("-q", "--question", required=True, help="what to ask")
     add("--json", action="store_true", help="print one JSON object with the answer and its cost")
-    add("--system", default="", help="an instruction the model follows in its answer")
-    add("--model", help="auto, bundled, a name on the Hugging Face Hub, or a folder")
-    add("--precision", help="auto, fp32, mixed or int8")
-    add("--config", metavar="NAME|FILE", help="settings: a name in configs/, or a TOML file")
-    add("--detail", type=_number_or_name, help="fast, balanced, fine, or visual tokens per picture")
-    add("--max-new-tokens", type=int, help="longest answer, in tokens")
-    add("--temperature", type=float, help="0 gives the same answer every time")
-    add("--seed", type=int, help="repeat a sampled answer")
+    add_question_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,14 +45,14 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may not know every character
     try:
-        settings = _settings(args)
-        limits = PictureLimits(max_px=int(settings.picture.max_megapixels * 1_000_000))
-        pictures = tuple(_open(path, limits) for path in args.pictures)
+        settings = read_settings(args)
+        pictures = tuple(_open(path, settings) for path in args.pictures)
         engine = Engine(settings)
         status = StatusLine(sys.stderr)
         # Asked before the model is there, the question would wait, and its times with it.
-        _wait_for_model(engine, status)
-        return _ask(engine, _request(args, settings, pictures), status, as_json=args.json)
+        wait_for_model(engine, status)
+        request = make_request("ask", args.question, args.system, settings, pictures)
+        return _ask(engine, request, status, as_json=args.json)
     except VLMError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_ERROR
@@ -73,59 +68,14 @@ def run(args: argparse.Namespace) -> int:
             within(CLOSE_S, engine.close)
 
 
-def _open(path: str, limits: PictureLimits) -> Picture:
+def _open(path: str, settings: Settings) -> Picture:
     """Open one picture file; an error names it, as several may be given. Raises PictureError."""
     if not Path(path).is_file():
         raise PictureError(f"There is no file {path}. Check its name and try again.")
     try:
-        return open_picture(path, limits=limits)
+        return open_file(path, settings)
     except PictureError as error:
         raise PictureError(f"{path}: {error}") from error
-
-
-def _number_or_name(text: str) -> int | str:
-    return int(text) if text.lstrip("-").isdigit() else text
-
-
-def _settings(args: argparse.Namespace) -> Settings:
-    overrides = {
-        "model.model": args.model,
-        "model.precision": args.precision,
-        "picture.image_detail": args.detail,
-        "generation.max_new_tokens": args.max_new_tokens,
-        "generation.temperature": args.temperature,
-        "generation.seed": args.seed,
-    }
-    return load_settings(args.config, overrides)
-
-
-def _request(
-    args: argparse.Namespace, settings: Settings, pictures: tuple[Picture, ...]
-) -> AskRequest:
-    chosen = settings.generation
-    sampling = Sampling(
-        temperature=chosen.temperature,
-        top_p=chosen.top_p,
-        top_k=chosen.top_k,
-        presence_penalty=chosen.presence_penalty,
-        max_new_tokens=chosen.max_new_tokens,
-        seed=chosen.fixed_seed,
-    )
-    system = (Message("system", args.system),) if args.system else ()
-    question = Message("user", args.question, pictures)
-    return AskRequest("ask", (*system, question), sampling, settings.picture.max_visual_tokens)
-
-
-def _wait_for_model(engine: ChatEngine, status: StatusLine) -> None:
-    """Show how the model comes along until it is ready; why it failed is told when asked."""
-    try:
-        while (state := engine.state()).stage in ("finding", "downloading", "loading"):
-            status.show_model(state)
-            time.sleep(_LOOK_EVERY_S)
-    finally:
-        status.clear()
-    if state.notice:
-        status.note(state.notice)
 
 
 def _ask(engine: ChatEngine, request: AskRequest, status: StatusLine, as_json: bool) -> int:
@@ -157,23 +107,11 @@ def _ask(engine: ChatEngine, request: AskRequest, status: StatusLine, as_json: b
 
 
 def _finish(engine: ChatEngine, text: str, stats: AnswerStats, as_json: bool) -> None:
-    memory, state = engine.memory(), engine.state()
     if as_json:
-        result = {
-            "answer": text,
-            "finish_reason": stats.finish_reason,
-            "prompt_tokens": stats.prompt_tokens,
-            "visual_tokens": stats.visual_tokens,
-            "cached_tokens": stats.cached_tokens,
-            "ttft_s": stats.ttft_s,
-            "prefill_tps": stats.prefill_tps,
-            "decode_tps": stats.decode_tps,
-            "peak_rss_bytes": memory.peak_rss_bytes,
-            "model": state.model,
-            "precision": state.precision,
-        }
+        result = result_of(engine, text, stats)
         sys.stdout.write(json.dumps(result, ensure_ascii=False, indent=2) + "\n")
         return
+    state = engine.state()
     sys.stdout.write("\n")
     words = "1 new token" if stats.new_tokens == 1 else f"{stats.new_tokens} new tokens"
     if stats.new_tokens > 1 and stats.decode_tps:  # one token has no rate

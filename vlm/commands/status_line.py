@@ -21,21 +21,25 @@ class StatusLine:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._is_terminal = stream.isatty()
+        self.is_terminal = stream.isatty()
         self._shown = ""
 
     def show_model(self, state: ModelState) -> None:
         """Show where the model is on its way."""
-        self._replace(_describe_model(state) if self._is_terminal else state.message)
+        self._replace(_describe_model(state) if self.is_terminal else state.message)
 
     def show(self, piece: Piece) -> None:
         """Show what the answer waits for, and its notices."""
         for notice in piece.notices:
             self.note(notice)
         if piece.stage in _WAITS:
-            self._replace(_describe(piece, with_percent=self._is_terminal))
+            self._replace(_describe(piece, with_percent=self.is_terminal))
         else:
             self.clear()
+
+    def show_done(self, line: str) -> None:
+        """Show how much of a longer work is done."""
+        self._replace(line)
 
     def note(self, notice: str) -> None:
         """Write something that stays."""
@@ -45,7 +49,7 @@ class StatusLine:
 
     def clear(self) -> None:
         """Take the line away before other text comes."""
-        if self._is_terminal and self._shown:
+        if self.is_terminal and self._shown:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
         self._shown = ""
@@ -54,7 +58,7 @@ class StatusLine:
         if line == self._shown:
             return
         self._shown = line
-        self._stream.write(f"\r\x1b[K{line}" if self._is_terminal else f"{line}\n")
+        self._stream.write(f"\r\x1b[K{line}" if self.is_terminal else f"{line}\n")
         self._stream.flush()
 
 
