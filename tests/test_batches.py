@@ -5,7 +5,8 @@ import pytest
 from PIL import Image
 from tokenizers import Tokenizer
 
-from vlm.bundled.batches import CHAT_TOKENS, IGNORED, BatchMaker, EasyVQA
+from vlm.bundled.batches import CHAT_TOKENS, BatchMaker, EasyVQA
+from vlm.bundled.labels import IGNORED
 from vlm.bundled.scenes import CHARACTERS, SHAPES, SceneMix
 
 
@@ -86,3 +87,15 @@ def test_silent_pictures_come_last(tokenizer):
     assert len(more.pixels) == len(plain.pixels) + 3
     assert np.array_equal(more.pixels[: len(plain.pixels)], plain.pixels)
     assert np.array_equal(more.token_ids, plain.token_ids)
+
+
+def test_answers_point_at_the_visual_tokens_of_what_they_speak_of(tokenizer):
+    batch = BatchMaker(tokenizer, 3, 8, SceneMix(), ((4, 4),)).make(0)
+    pad = tokenizer.token_to_id("<|image_pad|>")
+    places = [(row, token) for row, token in np.argwhere(batch.shown.any(-1))]
+    assert len(places) > 20
+    for row, token in places:
+        assert batch.targets[row, token] != IGNORED
+        visual = batch.shown[row, token]
+        assert (batch.token_ids[row][visual] == pad).all()
+        assert visual.sum() < 16, "no thing covers the whole picture"

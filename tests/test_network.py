@@ -45,10 +45,11 @@ def test_logits_equal_transformers(model, pixels):
     position_ids, _ = model.model.get_rope_index(ids, kinds, image_grid_thw=grids)
     embeddings, deepstack = encode_pictures(model, pixels)
     mask = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()[None, None]
-    hidden = run_text(
+    hidden, unseen = run_text(
         model, ids, position_ids, mask, embeddings[0], [level[0] for level in deepstack]
     )
     torch.testing.assert_close(model.lm_head(hidden), wanted, atol=1e-3, rtol=1e-4)
+    assert unseen == 0
 
 
 def test_the_gradient_of_the_norm_is_right():

@@ -7,10 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import Qwen3VLForConditionalGeneration
 
-from vlm.bundled.batches import CHARACTER_SLOTS, IGNORED, Batch, Labels
-from vlm.bundled.network import DenseHeads, encode_pictures, run_text
+from vlm.bundled.batches import Batch
+from vlm.bundled.heads import DenseHeads
+from vlm.bundled.labels import CHARACTER_SLOTS, IGNORED, Labels
+from vlm.bundled.network import encode_pictures, run_text
 from vlm.bundled.stages import Stage
 
+POINTING_WEIGHT = 0.15
 CHARACTER_WEIGHTS = (1.0, 0.6, 0.3)
 
 
@@ -74,14 +77,16 @@ def batch_loss(
     }
     if stage.with_chats:
         segments = torch.from_numpy(batch.segments)
-        hidden = run_text(
+        hidden, unseen = run_text(
             model,
             torch.from_numpy(batch.token_ids),
             torch.from_numpy(batch.position_ids),
             attention_mask(segments),
             embeddings.flatten(0, 1),
             [features.flatten(0, 1) for features in deepstack],
+            torch.from_numpy(batch.shown),
         )
+        losses["unseen"] = POINTING_WEIGHT * unseen
         targets = torch.from_numpy(batch.targets)
         asked = targets != IGNORED
         losses["answers"] = F.cross_entropy(model.lm_head(hidden[asked]), targets[asked])

@@ -15,10 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Qwen3VLForConditionalGeneration
 
-from vlm.bundled.batches import CHARACTER_SLOTS
-from vlm.bundled.scenes import CHARACTERS, COLOURS, SHAPES
-
-EDGE_BINS = 11
+POINTING_LAYERS, POINTING_HEADS = (2, 3), 2
+"""Language model layers, and the first heads of each, that are taught where to look."""
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -46,33 +44,6 @@ def _norm(module: Any, x: Tensor) -> Tensor:
     """Apply a transformers RMSNorm module."""
     apply: Callable[[Tensor, Tensor, float], Tensor] = _RMSNorm.apply
     return apply(x, module.weight, module.variance_epsilon)
-
-
-class DenseHeads(nn.Module):
-    """Reads off every visual token what it shows; used in training only.
-
-    Outputs per token: kind (none, shapes, text), colour (none, COLOURS), background colour,
-    characters (3 slots, none + CHARACTERS), the box of the thing (4 fractions), the ninth its
-    middle lies in, and the tenth of the picture that each edge of its box lies in (4 times 11).
-    """
-
-    SIZES = (
-        len(SHAPES) + 2,
-        len(COLOURS) + 1,
-        len(COLOURS),
-        *[len(CHARACTERS) + 1] * CHARACTER_SLOTS,
-        4,
-        9,
-        *[EDGE_BINS] * 4,
-    )
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(width, sum(self.SIZES))
-
-    def forward(self, embeddings: Tensor) -> tuple[Tensor, ...]:
-        """Split one linear map of (..., width) into the outputs."""
-        return torch.split(self.linear(embeddings), list(self.SIZES), dim=-1)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -159,7 +130,8 @@ def run_text(
     mask: Tensor,
     embeddings: Tensor,
     deepstack: list[Tensor],
-) -> Tensor:
+    shown: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """Run the language model on packed chats.
 
     Args:
@@ -167,7 +139,9 @@ def run_text(
         position_ids: (3, b, t) int64.
         mask: (b, 1, t, t) bool, True where attention is allowed.
         embeddings: (visual tokens of all pictures, width); deepstack: the same shape each.
-    Returns: (b, t, width) hidden states after the last norm.
+        shown: (b, t, t) bool, by token the visual tokens that show what comes next.
+    Returns: (b, t, width) hidden states after the last norm, and how little some heads of the
+        later layers look at what is shown: the mean of -log of the attention it gets.
     """
     text: Any = model.model.language_model
     x = text.embed_tokens(token_ids)
@@ -181,15 +155,23 @@ def run_text(
         mixed[..., chosen] = freqs[axis][..., chosen]
     angles = torch.cat((mixed, mixed), dim=-1)[:, None]
     cos, sin = angles.cos(), angles.sin()
+    unseen = torch.zeros(())
     for index, layer in enumerate(text.layers):
-        x = x + _text_attention(layer.self_attn, _norm(layer.input_layernorm, x), cos, sin, mask)
+        watched = shown if index in POINTING_LAYERS else None
+        attended, missed = _text_attention(
+            layer.self_attn, _norm(layer.input_layernorm, x), cos, sin, mask, watched
+        )
+        x = x + attended
+        unseen = unseen + missed
         x = x + layer.mlp(_norm(layer.post_attention_layernorm, x))
         if index < len(deepstack):
             x = x + torch.zeros_like(x).masked_scatter(visual[..., None], deepstack[index])
-    return _norm(text.norm, x)
+    return _norm(text.norm, x), unseen
 
 
-def _text_attention(attention: Any, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+def _text_attention(
+    attention: Any, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, shown: Tensor | None
+) -> tuple[Tensor, Tensor]:
     b, t, _ = x.shape
     shape = (b, t, -1, attention.head_dim)
     q = _rotate(_norm(attention.q_norm, attention.q_proj(x).view(shape)).transpose(1, 2), cos, sin)
@@ -198,8 +180,21 @@ def _text_attention(attention: Any, x: Tensor, cos: Tensor, sin: Tensor, mask: T
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    projected: Tensor = attention.o_proj(out.transpose(1, 2).reshape(b, t, -1))
-    return projected
+    missed = torch.zeros(())
+    if shown is not None and shown.any():
+        missed = _missed(q[:, :POINTING_HEADS], k[:, :POINTING_HEADS], mask, shown)
+    return attention.o_proj(out.transpose(1, 2).reshape(b, t, -1)), missed
+
+
+def _missed(q: Tensor, k: Tensor, mask: Tensor, shown: Tensor) -> Tensor:
+    """Return the mean of -log of the attention that what is shown gets from q's heads."""
+    scores = (q @ k.transpose(-1, -2)).mul(q.shape[-1] ** -0.5)
+    scores = scores.masked_fill(~mask, float("-inf"))
+    pointing = shown.any(-1)  # (b, t)
+    # Other rows have nothing shown, and minus infinity has no gradient: they are left out first.
+    chosen = scores.transpose(1, 2)[pointing]  # (rows, heads, t)
+    on_shown = chosen.masked_fill(~shown[pointing][:, None], float("-inf"))
+    return (chosen.logsumexp(-1) - on_shown.logsumexp(-1)).mean()
 
 
 @torch.no_grad()

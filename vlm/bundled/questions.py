@@ -41,12 +41,41 @@ class Question:
     language: Language
     text: str
     answer: str
+    about: tuple[tuple[int, Thing], ...] = ()
+    """From which character of the answer on it speaks of which thing, where it does so."""
 
 
 def ask(rng: random.Random, scene: Scene, topic: str, language: Language) -> Question | None:
     """Make a question of this topic, or None where the scene gives none."""
     made = _ASKERS[topic](rng, scene, language)
-    return None if made is None else Question(topic, language, *made)
+    if made is None:
+        return None
+    text, answer, *things = made
+    about = _places(str(answer), [t for t in things if isinstance(t, Thing)], language)
+    return Question(topic, language, str(text), str(answer), about)
+
+
+def _told(thing: Thing, language: Language) -> str:
+    """Write how a description begins to speak of a thing."""
+    if thing.kind == "text":
+        return f"{COLOURS_ZH[thing.colour]}的" if language == "zh" else f"the {thing.colour} "
+    if language == "zh":
+        return f"{POSITIONS_ZH[thing.position]}有{name(thing, language)}"
+    return name(thing, language)
+
+
+def _places(answer: str, things: list[Thing], language: Language) -> tuple[tuple[int, Thing], ...]:
+    """Find where an answer begins to speak of each of several things, told in their order."""
+    if len(things) == 1:
+        return ((0, things[0]),)
+    start = 0
+    places: list[tuple[int, Thing]] = []
+    for thing in things:
+        mark = "{" if answer.startswith("[") else _told(thing, language)
+        start = answer.index(mark, start)
+        places.append((start, thing))
+        start += len(mark)
+    return tuple(places)
 
 
 def name(thing: Thing, language: Language) -> str:
@@ -72,7 +101,8 @@ def _attribute(thing: Thing, attribute: str) -> str:
     return name(thing, "en") if attribute == "name" else str(getattr(thing, attribute))
 
 
-Made = tuple[str, str] | None
+Made = tuple[str | Thing, ...] | None
+"""A question, its answer, and the things the answer speaks of, in its order."""
 MOST_BOXES = 3
 """More boxes in one answer would make the training chats too long."""
 
@@ -82,18 +112,17 @@ def _colour(rng: random.Random, scene: Scene, language: Language) -> Made:
     things = _only(scene, "kind")
     if scene.text and (not things or rng.random() < 0.3):
         if language == "zh":
-            return rng.choice(("文字是什么颜色的？", "字是什么颜色？")), COLOURS_ZH[
-                scene.text.colour
-            ]
+            text = rng.choice(("文字是什么颜色的？", "字是什么颜色？"))
+            return text, COLOURS_ZH[scene.text.colour], scene.text
         forms = ("What colour is the text?", "What color is the text?", "What colour is the word?")
-        return rng.choice(forms), scene.text.colour.capitalize()
+        return rng.choice(forms), scene.text.colour.capitalize(), scene.text
     if not things:
         return None
     thing = rng.choice(things)
     if language == "zh":
         shape = SHAPES_ZH[thing.kind]
         forms = (f"{shape}是什么颜色的？", f"{shape}是什么颜色？", f"图中的{shape}是什么颜色？")
-        return rng.choice(forms), COLOURS_ZH[thing.colour]
+        return rng.choice(forms), COLOURS_ZH[thing.colour], thing
     forms = (
         f"What colour is the {thing.kind}?",
         f"What color is the {thing.kind}?",
@@ -101,7 +130,7 @@ def _colour(rng: random.Random, scene: Scene, language: Language) -> Made:
         f"Which color does the {thing.kind} have?",
         f"Tell me the color of the {thing.kind}.",
     )
-    return rng.choice(forms), thing.colour.capitalize()
+    return rng.choice(forms), thing.colour.capitalize(), thing
 
 
 def _shape(rng: random.Random, scene: Scene, language: Language) -> Made:
@@ -112,22 +141,23 @@ def _shape(rng: random.Random, scene: Scene, language: Language) -> Made:
         if language == "zh":
             colour = COLOURS_ZH[thing.colour]
             forms = (f"{colour}的是什么形状？", f"{colour}的图形是什么形状？")
-            return rng.choice(forms), SHAPES_ZH[thing.kind]
+            return rng.choice(forms), SHAPES_ZH[thing.kind], thing
         forms = (
             f"What shape is {thing.colour}?",
             f"What is the {thing.colour} shape?",
             f"Which shape is the {thing.colour} one?",
         )
-        return rng.choice(forms), thing.kind.capitalize()
+        return rng.choice(forms), thing.kind.capitalize(), thing
     by_position = _only(scene, "position")
     if not by_position:
         return None
     thing = rng.choice(by_position)
     if language == "zh":
         place = POSITIONS_ZH[thing.position]
-        return rng.choice((f"{place}是什么形状？", f"{place}有什么形状？")), SHAPES_ZH[thing.kind]
+        text = rng.choice((f"{place}是什么形状？", f"{place}有什么形状？"))
+        return text, SHAPES_ZH[thing.kind], thing
     forms = (f"What shape is at the {thing.position}?", f"Which shape is at the {thing.position}?")
-    return rng.choice(forms), thing.kind.capitalize()
+    return rng.choice(forms), thing.kind.capitalize(), thing
 
 
 def _count(rng: random.Random, scene: Scene, language: Language) -> Made:
@@ -166,14 +196,15 @@ def _position(rng: random.Random, scene: Scene, language: Language) -> Made:
     thing = rng.choice(things)
     if language == "zh":
         noun = SHAPES_ZH[thing.kind] if attribute == "kind" else name(thing, "zh")
-        return rng.choice((f"{noun}在哪里？", f"{noun}在什么位置？")), POSITIONS_ZH[thing.position]
+        text = rng.choice((f"{noun}在哪里？", f"{noun}在什么位置？"))
+        return text, POSITIONS_ZH[thing.position], thing
     noun = thing.kind if attribute == "kind" else name(thing, "en")
     forms = (
         f"Where is the {noun}?",
         f"Where is the {noun} in the picture?",
         f"In which part of the picture is the {noun}?",
     )
-    return rng.choice(forms), thing.position.capitalize()
+    return rng.choice(forms), thing.position.capitalize(), thing
 
 
 def _yes_no(rng: random.Random, scene: Scene, language: Language) -> Made:
@@ -244,7 +275,7 @@ def _read(rng: random.Random, scene: Scene, language: Language) -> Made:
     if language == "zh":
         forms = ["图中写了什么？", "读出文字。", "请读出图中的文字。", "图中的文字是什么？"]
         forms += ["图中的数字是多少？"] if word.isdigit() else ["图中的单词是什么？"]
-        return rng.choice(forms), word
+        return rng.choice(forms), word, scene.text
     forms = ["What does it say?", "Read the text.", "What is written here?", "Read all text."]
     forms += ["What does the text say?", "What text is in the picture?", "Read it."]
     forms += (
@@ -252,17 +283,19 @@ def _read(rng: random.Random, scene: Scene, language: Language) -> Made:
         if word.isdigit()
         else ["What word is written?", "What is the word?"]
     )
-    return rng.choice(forms), word
+    return rng.choice(forms), word, scene.text
 
 
 def _describe(rng: random.Random, scene: Scene, language: Language) -> Made:
+    things = (*scene.shapes, scene.text) if scene.text else scene.shapes
     if language == "zh":
         parts = [f"{POSITIONS_ZH[thing.position]}有{name(thing, 'zh')}" for thing in scene.shapes]
         if scene.text:
             noun = "数字" if scene.text.text.isdigit() else "单词"
             parts.append(f"{COLOURS_ZH[scene.text.colour]}的{noun}{scene.text.text}")
         question = rng.choice(("描述这张图片。", "请描述这张图。", "图中有什么？"))
-        return question, f"{COLOURS_ZH[scene.background]}背景，" + "，".join(parts) + "。"
+        answer = f"{COLOURS_ZH[scene.background]}背景，" + "，".join(parts) + "。"
+        return question, answer, *things
     parts = [f"{_article(name(thing, 'en'))} at the {thing.position}" for thing in scene.shapes]
     if scene.text:
         noun = "number" if scene.text.text.isdigit() else "word"
@@ -278,9 +311,8 @@ def _describe(rng: random.Random, scene: Scene, language: Language) -> Made:
             "What is shown in this image?",
         )
     )
-    return question, f"{_article(scene.background)} background with {listed}.".capitalize()[:1] + (
-        f"{_article(scene.background)} background with {listed}."[1:]
-    )
+    answer = f"{_article(scene.background)} background with {listed}."
+    return question, answer[:1].upper() + answer[1:], *things
 
 
 def _boxes(rng: random.Random, scene: Scene, language: Language) -> Made:
@@ -309,7 +341,7 @@ def _boxes(rng: random.Random, scene: Scene, language: Language) -> Made:
                 (f"Locate the {noun}, output the box as JSON.", f"Give the box of the {noun}.")
             )
         )
-    return question, boxes_json(things, language)
+    return question, boxes_json(things, language), *things
 
 
 def boxes_json(things: list[Thing], language: Language) -> str:
@@ -358,7 +390,8 @@ def follow_ups(rng: random.Random, scene: Scene, language: Language) -> list[Que
     place = POSITIONS_ZH[thing.position] if language == "zh" else thing.position
     first = f"{place}有什么？" if language == "zh" else f"What is at the {place}?"
     answer = name(thing, "zh") if language == "zh" else _article(name(thing, "en")).capitalize()
-    chat = [Question("shape", language, first, answer)]
+    about = ((0, thing),)
+    chat = [Question("shape", language, first, answer, about)]
     answers = {
         "colour": COLOURS_ZH[thing.colour] if language == "zh" else thing.colour.capitalize(),
         "position": place if language == "zh" else place.capitalize(),
@@ -366,5 +399,5 @@ def follow_ups(rng: random.Random, scene: Scene, language: Language) -> list[Que
         "boxes": boxes_json([thing], language),
     }
     for topic, text in rng.sample(FOLLOW_UPS[language], 2):
-        chat.append(Question(topic, language, text, answers[topic]))
+        chat.append(Question(topic, language, text, answers[topic], about))
     return chat

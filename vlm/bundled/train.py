@@ -23,9 +23,10 @@ from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
 from vlm.bundled import BUNDLED_FOLDER
 from vlm.bundled.batches import Batch, BatchMaker, load_easy_vqa
+from vlm.bundled.heads import DenseHeads
 from vlm.bundled.losses import batch_loss
 from vlm.bundled.muon import Muon
-from vlm.bundled.network import DenseHeads, prepare_weights
+from vlm.bundled.network import prepare_weights
 from vlm.bundled.stages import STAGES, Stage
 from vlm.bundled.tokenizer import write_folder
 

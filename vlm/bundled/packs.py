@@ -1,0 +1,116 @@
+"""Lays the turns of a chat out as token ids, positions, segments and what answers speak of."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from vlm.bundled.labels import Array, Labels, character_cells
+from vlm.bundled.questions import Question
+
+
+@dataclass(frozen=True)
+class Told:
+    """An answer, and which visual tokens show what it speaks of."""
+
+    text: str
+    shown: tuple[tuple[int, Array], ...]
+    """From a character on: (visual tokens,) bool, the tokens that show the thing."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Turn = tuple[str, str | Told]
+"""A question and its answer."""
+
+
+def tell(question: Question, labels: Labels, grid: tuple[int, int]) -> Told:
+    """Point an answer at the visual tokens that show what it speaks of; labels of one picture."""
+    shown: list[tuple[int, Array]] = []
+    for place, thing in question.about:
+        if question.topic == "read":
+            for index, cell in enumerate(character_cells(thing, grid)):
+                shown.append((place + index, np.arange(grid[0] * grid[1]) == cell))
+            continue
+        is_here = np.abs(labels.box[0] - np.array(thing.box, dtype=np.float32)).sum(1) < 1e-5
+        shown.append((place, is_here & (labels.kind[0] > 0)))
+    return Told(question.answer, tuple(shown))
+
+
+class Packer:
+    """Turns texts into ids and packs turns behind the visual tokens of their pictures."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.encode = tokenizer.encode
+        self.ids: Callable[[str], list[int]] = functools.lru_cache(200_000)(
+            lambda text: tokenizer.encode(text).ids
+        )
+        self.pad = self.ids("<|image_pad|>")[0]
+
+    def pack(self, parts: list[tuple[str, object]], grid: tuple[int, int]) -> list[Array]:
+        """Lay parts ("text" | "picture" | "answer" | "segment") out as ids, positions, segments.
+
+        Returns token_ids (t,), position_ids (3, t), segments (t,), is_answer (t,) and, for a
+        chat about one picture, shown (t, t) as in Batch but by the token itself.
+        """
+        ids: list[int] = []
+        positions: list[tuple[int, int, int]] = []
+        segments: list[int] = []
+        answers: list[bool] = []
+        shown: list[tuple[int, Array]] = []
+        first_visual = 0
+        place, segment, shared_place = 0, 0, 0
+        for kind, value in parts:
+            if kind == "segment":
+                if segment == 0:
+                    shared_place = place
+                segment, place = segment + 1, shared_place
+                continue
+            if kind == "picture":
+                rows, columns = grid
+                first_visual = len(ids)
+                new = [self.pad] * (rows * columns)
+                positions += [
+                    (place, place + r, place + c) for r in range(rows) for c in range(columns)
+                ]
+                place += max(rows, columns)
+            else:
+                new = self.ids(str(value))
+                if isinstance(value, Told):
+                    shown += self._shown(value, len(ids))
+                positions += [(place + i,) * 3 for i in range(len(new))]
+                place += len(new)
+            ids += new
+            segments += [segment] * len(new)
+            answers += [kind == "answer"] * len(new)
+        seen = np.zeros((len(ids), len(ids)), dtype=bool)
+        for token, visual in shown:
+            seen[token, first_visual : first_visual + len(visual)] = visual
+        return [np.array(ids), np.array(positions).T, np.array(segments), np.array(answers), seen]
+
+    def _shown(self, told: Told, first: int) -> list[tuple[int, Array]]:
+        """Give each token of an answer the visual tokens of the thing it speaks of."""
+        found = []
+        for index, (start, _) in enumerate(self.encode(told.text).offsets):
+            begun = [visual for place, visual in told.shown if place <= start]
+            if begun:
+                found.append((first + index, begun[-1]))
+        return found
+
+
+USER, END, ASSISTANT = "<|im_start|>user\n", "<|im_end|>\n", "<|im_start|>assistant\n"
+
+
+def turn_parts(question: str, answer: str | Told, opened: bool) -> list[tuple[str, object]]:
+    """Write one turn in the chat template; `opened` when the user's turn has begun already."""
+    return [
+        ("text", ("" if opened else USER) + question + END + ASSISTANT),
+        ("answer", answer),
+        ("answer", "<|im_end|>"),
+        ("text", "\n"),
+    ]
