@@ -6,13 +6,15 @@ import argparse
 import logging
 import os
 import signal
-import socket
 import sys
 import time
-from types import FrameType
+import webbrowser
+from collections.abc import Mapping
+from types import FrameType, MappingProxyType
 from typing import Any, NoReturn
 
 import gradio as gr
+from starlette.middleware import Middleware
 
 from vlm.chat import ChatEngine, ModelState
 from vlm.config import Settings, load_settings
@@ -21,8 +23,11 @@ from vlm.errors import ConfigError
 from vlm.server.routes import Server
 from vlm.ui.api import Endpoints, forbid_downloads
 from vlm.ui.late_engine import LateEngine
+from vlm.ui.login import LoginNeeded, let_tools_in, read_logins
 from vlm.ui.look import launch_options
 from vlm.ui.page import Page
+from vlm.ui.ports import find_port, spare_proxies, without_proxies
+from vlm.ui.share import check_share, end_links, share
 from vlm.units import format_bytes
 
 logger = logging.getLogger(__name__)
@@ -38,7 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--precision", help="auto, fp32, mixed or int8")
     add("--detail", type=_number_or_name, help="fast, balanced, fine, or visual tokens per picture")
     add("--host", help="address to listen on; 0.0.0.0 lets other machines in")
-    add("--port", type=int, help="TCP port of the page")
+    add("--port", type=int, help="TCP port of the page, this one only")
+    add("--root-path", metavar="PATH|URL", help="where a proxy shows the page, such as /talk")
+    add(
+        "--auth",
+        action="append",
+        metavar="USER:PASSWORD",
+        help="ask for this login everywhere (or VLM_AUTH); may be given several times",
+    )
     add("--api-key", metavar="KEY", help="key that programs must send (or VLM_API_KEY)")
     add(
         "--remote-pictures",
@@ -47,47 +59,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="let API clients name pictures by public web addresses",
     )
     add("--mcp", action="store_true", help="also offer the page's endpoints as tools over MCP")
-    add("--share", action="store_true", help="also make a public link through gradio.live")
+    add("--share", action="store_true", help="also make a public link through Gradio; needs --auth")
+    add("--share-without-password", action="store_true", help="a public link for everybody")
     add("--open", action="store_true", help="open the page in a browser")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C; returns the exit code. Raises ConfigError."""
+    logins = read_logins(args.auth)
+    is_shared = args.share or args.share_without_password
+    check_share(is_shared, args.share_without_password, logins)
+    root_path = read_root_path(args.root_path)
     settings = read_settings(args)
-    _check_port(settings.server.host, settings.server.port)
+    port = _choose_port(args, settings)
+    spare_proxies(settings.server.host)
     engine = LateEngine(lambda: _make_engine(settings), settings.server.queue_size)
     with dying_of_interrupts():
-        page, options = build_server(engine, settings, args.mcp)
-        if args.share:
-            engine.start()  # making the link may take its time
-        _, url, public_url = page.launch(
-            server_name=settings.server.host,
-            server_port=settings.server.port,
-            share=args.share,
-            inbrowser=args.open,
-            quiet=True,
-            prevent_thread_lock=True,
-            **options,
-        )
+        page, options = build_server(engine, settings, args.mcp, logins)
+        url = _launch(page, settings.server.host, port, options | {"root_path": root_path})
+        let_tools_in(page, url, logins)
     signal.signal(signal.SIGTERM, _end)
     try:
         _say(f"The page is at {url} (Ctrl-C ends it)")
-        if args.share:
-            _say_public(public_url)
-        else:
-            engine.start()
+        if is_shared:
+            share(settings.server.host, port, page.share_token, _say)
+        if args.open:
+            webbrowser.open(url)
+        engine.start()
         _report(engine)
     except KeyboardInterrupt:
         die_of_signals()
         _say("\nEnding.")
     finally:
         # An open page or a model in the middle of its loading would take longer.
-        within(CLOSE_S, lambda: page.close(verbose=False), engine.close)
+        within(CLOSE_S, lambda: page.close(verbose=False), engine.close, end_links)
     return 0
 
 
 def build_server(
-    engine: ChatEngine, settings: Settings, mcp: bool = False
+    engine: ChatEngine,
+    settings: Settings,
+    mcp: bool = False,
+    logins: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[gr.Blocks, dict[str, Any]]:
     """Make the page with the API beside it; returns it with the arguments of its launch()."""
     server = Server(engine, settings)
@@ -96,10 +109,56 @@ def build_server(
     forbid_downloads()
     options = launch_options(settings)
     options["app_kwargs"]["routes"] = server.routes()
+    if logins:
+        options["auth"] = list(logins.items())
+        has_key = bool(settings.server.api_key)
+        guard = Middleware(LoginNeeded, logins=logins, has_key=has_key)
+        options["app_kwargs"]["middleware"].insert(0, guard)
     if mcp:
         _check_mcp()
     options["mcp_server"] = mcp
     return page, options
+
+
+def read_root_path(given: str | None) -> str:
+    """Read where a proxy shows the page; empty: at its root. Raises ConfigError."""
+    path = given if given is not None else os.environ.get("GRADIO_ROOT_PATH", "")
+    if path and not path.startswith(("/", "http://", "https://")):
+        raise ConfigError(
+            f'The root path "{path}" must begin with / (such as /talk) or be a whole address '
+            "(such as https://example.org/talk)."
+        )
+    return path.rstrip("/")
+
+
+def _choose_port(args: argparse.Namespace, settings: Settings) -> int:
+    """Take the port of the settings, or the next free one and say so. Raises ConfigError."""
+    host, port = settings.server.host, settings.server.port
+    is_fixed = args.port is not None or bool(os.environ.get("GRADIO_SERVER_PORT"))
+    chosen = find_port(host, port, is_fixed)
+    if chosen != port:
+        _say(f"Port {port} is taken by another program; taking {chosen} instead.")
+    return chosen
+
+
+def _launch(page: gr.Blocks, host: str, port: int, options: dict[str, Any]) -> str:
+    """Serve the page in the background; returns its address. Raises ConfigError."""
+    with without_proxies():
+        try:
+            _, url, _ = page.launch(
+                server_name=host,
+                server_port=port,
+                share=False,  # vlm/ui/share.py makes links, without holding up the page
+                quiet=True,
+                prevent_thread_lock=True,
+                **options,
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"The page could not be served on {host}, port {port}: another program took it "
+                "just now, or this machine is too busy. Start again."
+            ) from error
+    return str(url)
 
 
 def read_settings(args: argparse.Namespace) -> Settings:
@@ -144,30 +203,8 @@ def _number_or_name(text: str) -> int | str:
     return int(text) if text.lstrip("-").isdigit() else text
 
 
-def _check_port(host: str, port: int) -> None:
-    """Raise ConfigError when the page cannot be served there."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        # As the server does it: a port that was closed a moment ago may be taken again.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ConfigError(
-                f"The page cannot be served on {host}, port {port}: {error.strerror}. "
-                f"End what uses the port, or choose another one with --port {port + 1}."
-            ) from error
-
-
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
-
-
-def _say_public(url: str | None) -> None:
-    if url:
-        _say(f"Anyone with this link can use this machine: {url}")
-    else:
-        _say("No public link could be made (is gradio.live reachable?). The local page works.")
 
 
 def _report(engine: ChatEngine) -> None:
