@@ -31,7 +31,8 @@ from vlm.config import Settings
 from vlm.errors import ConfigError
 from vlm.ui import serve, share
 from vlm.ui.login import let_tools_in, read_logins
-from vlm.ui.ports import find_port, spare_proxies, without_proxies
+from vlm.ui.ports import find_port
+from vlm.ui.proxies import spare_proxies, without_proxies
 from vlm.ui.serve import build_server, read_root_path
 
 pytest_plugins = ("browser_fixtures",)

@@ -8,6 +8,8 @@ import os
 import sys
 from typing import Any
 
+from vlm.ui.proxies import without_proxies
+
 
 def import_gradio_quickly() -> None:
     """Import Gradio, skipping the .pyi file it checks and rewrites for each component.
@@ -30,6 +32,7 @@ def import_gradio_quickly() -> None:
 
     setattr(inspect, "getfile", getfile_of_others)  # noqa: B010 - mypy: a narrower signature
     try:
-        importlib.import_module("gradio")
+        with without_proxies():
+            importlib.import_module("gradio")
     finally:
         inspect.getfile = getfile

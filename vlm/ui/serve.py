@@ -26,7 +26,8 @@ from vlm.ui.late_engine import LateEngine
 from vlm.ui.login import LoginNeeded, let_tools_in, read_logins
 from vlm.ui.look import launch_options
 from vlm.ui.page import Page
-from vlm.ui.ports import find_port, spare_proxies, without_proxies
+from vlm.ui.ports import find_port
+from vlm.ui.proxies import spare_proxies, without_proxies
 from vlm.ui.share import check_share, end_links, share
 from vlm.units import format_bytes
 
