@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import gc
+import http.client
 import os
 import re
 import signal
@@ -13,6 +15,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -314,12 +317,76 @@ def test_no_password_stands_in_what_is_sent(locked: Served) -> None:
         assert LOGINS["ann"] not in text and LOGINS["bob"] not in text
 
 
-def test_a_page_below_a_path_of_a_proxy_names_its_parts_there() -> None:
-    for served in start({}, root_path="/talk"):
-        proxied = {"X-Forwarded-Host": "example.org", "X-Forwarded-Proto": "https"}
-        page = served.get("/", headers=proxied).text
-        assert '"root":"https://example.org/talk"' in config_of(page)
-        assert served.get("/v1/models").status_code == 200
+def relay(port: int, prefix: str) -> ThreadingHTTPServer:
+    """A reverse proxy on a path of its own, as the README sets up nginx; streams as it reads."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def pass_on(self) -> None:
+            if not self.path.startswith(f"{prefix}/"):
+                self.send_error(404)
+                return
+            inner = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            headers = {name: value for name, value in self.headers.items()}
+            headers["X-Forwarded-Host"] = self.headers["Host"]
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            inner.request(self.command, self.path.removeprefix(prefix), body, headers)
+            answer = inner.getresponse()
+            self.send_response(answer.status)
+            for name, value in answer.getheaders():
+                if name.lower() not in ("transfer-encoding", "connection"):
+                    self.send_header(name, value)
+            self.send_header("Connection", "close")
+            self.end_headers()
+            with contextlib.suppress(OSError):  # a tab that was closed
+                while piece := answer.read1(65536):
+                    self.wfile.write(piece)
+            inner.close()
+
+        do_GET = do_POST = do_HEAD = pass_on
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+@pytest.fixture(scope="module")
+def below() -> Iterator[Served]:
+    """A server that a proxy shows at /talk."""
+    yield from start({}, root_path="/talk")
+
+
+@pytest.mark.browser
+def test_a_page_below_a_path_of_a_proxy_works(
+    below: Served, browser: Browser, tmp_path: Path
+) -> None:
+    picture = tmp_path / "red.png"
+    picture.write_bytes(png("red"))
+    proxy = relay(int(below.url.rpartition(":")[2]), "/talk")
+    context = browser.new_context()
+    tab = context.new_page()
+    failed: list[str] = []
+    tab.on("response", lambda got: failed.append(got.url) if got.status >= 400 else None)
+    tab.goto(f"http://127.0.0.1:{proxy.server_port}/talk/")
+    tab.locator("#box input[type=file]").first.set_input_files(picture)
+    expect(tab.locator("#box .thumbnail-item")).to_have_count(1)
+    tab.locator("#box textarea").fill("What is it?")
+    tab.locator("#box .submit-button").click()
+    expect(tab.locator("#chat [data-testid=bot]")).to_contain_text("A red circle.")
+    context.close()
+    proxy.shutdown()
+    proxy.server_close()
+    assert not failed
+
+
+def test_a_page_below_a_path_of_a_proxy_names_its_parts_there(below: Served) -> None:
+    proxied = {"X-Forwarded-Host": "example.org", "X-Forwarded-Proto": "https"}
+    page = below.get("/", headers=proxied).text
+    assert '"root":"https://example.org/talk"' in config_of(page)
+    assert below.get("/v1/models").status_code == 200
 
 
 def test_the_environments_proxies_are_kept_from_own_addresses(
