@@ -43,6 +43,8 @@ LINE_LIMIT = 300
 TESTED_THROUGH = {
     "demo": "test_ui_browser.py",
     "vlm.bundled": "test_bundled.py",
+    "vlm.bundled.easy_vqa_split": "test_batches.py",
+    "vlm.bundled.fresh_weights": "test_network.py",
     "vlm.bundled.heads": "test_train.py",
     "vlm.bundled.labels": "test_batches.py",
     "vlm.bundled.losses": "test_train.py",

@@ -5,7 +5,8 @@ import pytest
 from PIL import Image
 from tokenizers import Tokenizer
 
-from vlm.bundled.batches import CHAT_TOKENS, BatchMaker, EasyVQA
+from vlm.bundled.batches import CHAT_TOKENS, BatchMaker
+from vlm.bundled.easy_vqa_split import EasyVQA
 from vlm.bundled.labels import IGNORED
 from vlm.bundled.scenes import CHARACTERS, SHAPES, SceneMix
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from transformers import Qwen3VLForConditionalGeneration
 
-from vlm.bundled.network import _RMSNorm, encode_pictures, patches, prepare_weights, run_text
+from vlm.bundled.fresh_weights import prepare_weights
+from vlm.bundled.network import _RMSNorm, encode_pictures, patches, run_text
 
 
 @pytest.fixture(scope="module")

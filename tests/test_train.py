@@ -11,9 +11,9 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
 from vlm.bundled.batches import BatchMaker
+from vlm.bundled.fresh_weights import prepare_weights
 from vlm.bundled.heads import DenseHeads
 from vlm.bundled.losses import attention_mask, batch_loss
-from vlm.bundled.network import prepare_weights
 from vlm.bundled.scenes import SceneMix
 from vlm.bundled.stages import STAGES
 from vlm.bundled.train import export, optimizers, run_stage, save

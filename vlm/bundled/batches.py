@@ -6,16 +6,15 @@ only the picture and itself, as in a first turn; the others are one chat, turn a
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
 from tokenizers import Tokenizer
 
+from vlm.bundled.easy_vqa_split import EasyVQA
 from vlm.bundled.labels import IGNORED, Array, Labels, label_scenes
 from vlm.bundled.packs import USER, Packer, Turn, tell, turn_parts
 from vlm.bundled.questions import TOPICS, Question, ask, follow_ups
@@ -53,33 +52,11 @@ class Batch:
     shown: Array
     """(chats, t, t) bool: by token that predicts part of an answer, the visual tokens that
     show what that part speaks of."""
-
-
-@dataclass(frozen=True)
-class EasyVQA:
-    """Pictures and questions of the train split of the easy-vqa package."""
-
-    pictures: list[Image.Image]
-    questions: list[list[Turn]]
-
-
-def load_easy_vqa(split: str = "train") -> EasyVQA | None:
-    """Read easy-vqa where it is installed."""
-    try:
-        import easy_vqa
-    except ImportError:
-        return None
-    folder = Path(easy_vqa.__file__).parent / "data" / split
-    rows = json.loads((folder / "questions.json").read_text())
-    count = 1 + max(row[2] for row in rows)
-    pictures = []
-    for index in range(count):
-        with Image.open(folder / "images" / f"{index}.png") as file:
-            pictures.append(file.convert("RGB"))
-    questions: list[list[Turn]] = [[] for _ in range(count)]
-    for text, answer, index in rows:
-        questions[index].append((text, answer))
-    return EasyVQA(pictures, questions)
+    asked: Array
+    """(chats, t, t) bool: by token that predicts an answer's first, the tokens of the question
+    that say which thing is meant."""
+    weights: Array
+    """(chats, t) float32: 1 / tokens of the answer that the next token belongs to, else 0."""
 
 
 _PICTURE: list[tuple[str, object]] = [
@@ -280,16 +257,19 @@ def _text_only(rng: random.Random) -> list[tuple[str, object]]:
 def _batch(pixels: Array, labels: Labels, packed: list[list[Array]]) -> Batch:
     if not packed:
         empty = np.zeros((0, 0), dtype=np.int64)
-        return Batch(pixels, labels, empty, empty, empty, empty, empty)
+        return Batch(pixels, labels, *[empty] * 7)
     length = max(len(ids) for ids, *_ in packed)
     token_ids = np.zeros((len(packed), length), dtype=np.int64)
     position_ids = np.zeros((3, len(packed), length), dtype=np.int64)
     segments = np.full((len(packed), length), -1, dtype=np.int64)
     targets = np.full((len(packed), length), IGNORED, dtype=np.int64)
-    shown = np.zeros((len(packed), length, length), dtype=bool)
-    for row, (ids, positions, segment, is_answer, seen) in enumerate(packed):
+    shown, asked = (np.zeros((len(packed), length, length), dtype=bool) for _ in range(2))
+    weights = np.zeros((len(packed), length), dtype=np.float32)
+    for row, (ids, positions, segment, lengths, seen, named) in enumerate(packed):
         n = len(ids)
         token_ids[row, :n], position_ids[:, row, :n], segments[row, :n] = ids, positions, segment
-        targets[row, : n - 1] = np.where(is_answer[1:], ids[1:], IGNORED)
+        targets[row, : n - 1] = np.where(lengths[1:] > 0, ids[1:], IGNORED)
+        weights[row, : n - 1] = np.where(lengths[1:] > 0, 1 / np.maximum(lengths[1:], 1), 0.0)
         shown[row, : n - 1, :n] = seen[1:]
-    return Batch(pixels, labels, token_ids, position_ids, segments, targets, shown)
+        asked[row, : n - 1, :n] = named[1:]
+    return Batch(pixels, labels, token_ids, position_ids, segments, targets, shown, asked, weights)

@@ -17,7 +17,8 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 from vlm.bundled import BUNDLED_FOLDER
-from vlm.bundled.batches import LARGE_GRIDS, load_easy_vqa
+from vlm.bundled.batches import LARGE_GRIDS
+from vlm.bundled.easy_vqa_split import load_easy_vqa
 from vlm.bundled.questions import TOPICS, Question, ask, follow_ups
 from vlm.bundled.scenes import PIXELS_PER_CELL, SceneMix, draw_scene
 from vlm.bundled.small_talk import Language

@@ -10,7 +10,7 @@ from transformers import Qwen3VLForConditionalGeneration
 from vlm.bundled.batches import Batch
 from vlm.bundled.heads import DenseHeads
 from vlm.bundled.labels import CHARACTER_SLOTS, IGNORED, Labels
-from vlm.bundled.network import encode_pictures, run_text
+from vlm.bundled.network import Pointing, encode_pictures, run_text
 from vlm.bundled.stages import Stage
 
 POINTING_WEIGHT = 0.15
@@ -77,6 +77,7 @@ def batch_loss(
     }
     if stage.with_chats:
         segments = torch.from_numpy(batch.segments)
+        weights = torch.from_numpy(batch.weights)
         hidden, unseen = run_text(
             model,
             torch.from_numpy(batch.token_ids),
@@ -84,10 +85,13 @@ def batch_loss(
             attention_mask(segments),
             embeddings.flatten(0, 1),
             [features.flatten(0, 1) for features in deepstack],
-            torch.from_numpy(batch.shown),
+            Pointing(torch.from_numpy(batch.shown), torch.from_numpy(batch.asked), weights),
         )
         losses["unseen"] = POINTING_WEIGHT * unseen
         targets = torch.from_numpy(batch.targets)
         asked = targets != IGNORED
-        losses["answers"] = F.cross_entropy(model.lm_head(hidden[asked]), targets[asked])
+        each = F.cross_entropy(model.lm_head(hidden[asked]), targets[asked], reduction="none")
+        # Between equal weight for tokens, with long answers deciding alone, and for answers.
+        share = weights[asked].sqrt()
+        losses["answers"] = (each * share).sum() / share.sum()
     return losses

@@ -6,17 +6,38 @@ the original takes pictures one after the other. A test holds both to the same l
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import Qwen3VLForConditionalGeneration
 
-POINTING_LAYERS, POINTING_HEADS = (2, 3), 2
-"""Language model layers, and the first heads of each, that are taught where to look."""
+
+@dataclass(frozen=True, eq=False)
+class Pointing:
+    """Where heads of the language model are taught to look.
+
+    The last two heads of the second layer look at the words of the question that name a
+    thing, the first two of the later layers at the visual tokens that show it.
+    """
+
+    shown: Tensor
+    """(b, t, t) bool, by token the visual tokens that show what comes next."""
+    asked: Tensor
+    """(b, t, t) bool, by token before an answer the words that name what it is about."""
+    weights: Tensor
+    """(b, t) float, by token."""
+
+    def in_layer(self, layer: int) -> tuple[slice, Tensor, Tensor] | None:
+        """Return the heads of a layer that are taught, and where to look with what weight."""
+        if layer == 0:
+            return None
+        if layer == 1:
+            return slice(2, 4), self.asked, self.weights
+        return slice(0, 2), self.shown, self.weights
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -130,7 +151,7 @@ def run_text(
     mask: Tensor,
     embeddings: Tensor,
     deepstack: list[Tensor],
-    shown: Tensor | None = None,
+    pointing: Pointing | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Run the language model on packed chats.
 
@@ -139,9 +160,9 @@ def run_text(
         position_ids: (3, b, t) int64.
         mask: (b, 1, t, t) bool, True where attention is allowed.
         embeddings: (visual tokens of all pictures, width); deepstack: the same shape each.
-        shown: (b, t, t) bool, by token the visual tokens that show what comes next.
-    Returns: (b, t, width) hidden states after the last norm, and how little some heads of the
-        later layers look at what is shown: the mean of -log of the attention it gets.
+        pointing: where some heads are taught to look.
+    Returns: (b, t, width) hidden states after the last norm, and how little those heads look
+        there: the mean of -log of the attention it gets, summed over the layers.
     """
     text: Any = model.model.language_model
     x = text.embed_tokens(token_ids)
@@ -157,10 +178,10 @@ def run_text(
     cos, sin = angles.cos(), angles.sin()
     unseen = torch.zeros(())
     for index, layer in enumerate(text.layers):
-        watched = shown if index in POINTING_LAYERS else None
         attended, missed = _text_attention(
-            layer.self_attn, _norm(layer.input_layernorm, x), cos, sin, mask, watched
-        )
+            layer.self_attn, _norm(layer.input_layernorm, x), cos, sin, mask,
+            None if pointing is None else pointing.in_layer(index),
+        )  # fmt: skip
         x = x + attended
         unseen = unseen + missed
         x = x + layer.mlp(_norm(layer.post_attention_layernorm, x))
@@ -170,7 +191,12 @@ def run_text(
 
 
 def _text_attention(
-    attention: Any, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, shown: Tensor | None
+    attention: Any,
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    mask: Tensor,
+    watched: tuple[slice, Tensor, Tensor] | None,
 ) -> tuple[Tensor, Tensor]:
     b, t, _ = x.shape
     shape = (b, t, -1, attention.head_dim)
@@ -181,95 +207,19 @@ def _text_attention(
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
     missed = torch.zeros(())
-    if shown is not None and shown.any():
-        missed = _missed(q[:, :POINTING_HEADS], k[:, :POINTING_HEADS], mask, shown)
+    if watched is not None and watched[1].any():
+        heads, wanted, weights = watched
+        missed = _missed(q[:, heads], k[:, heads], mask, wanted, weights)
     return attention.o_proj(out.transpose(1, 2).reshape(b, t, -1)), missed
 
 
-def _missed(q: Tensor, k: Tensor, mask: Tensor, shown: Tensor) -> Tensor:
-    """Return the mean of -log of the attention that what is shown gets from q's heads."""
+def _missed(q: Tensor, k: Tensor, mask: Tensor, wanted: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted mean of -log of the attention that q's heads give to what is wanted."""
     scores = (q @ k.transpose(-1, -2)).mul(q.shape[-1] ** -0.5)
     scores = scores.masked_fill(~mask, float("-inf"))
-    pointing = shown.any(-1)  # (b, t)
-    # Other rows have nothing shown, and minus infinity has no gradient: they are left out first.
-    chosen = scores.transpose(1, 2)[pointing]  # (rows, heads, t)
-    on_shown = chosen.masked_fill(~shown[pointing][:, None], float("-inf"))
-    return (chosen.logsumexp(-1) - on_shown.logsumexp(-1)).mean()
-
-
-@torch.no_grad()
-def prepare_weights(model: Qwen3VLForConditionalGeneration, seed: int) -> None:
-    """Give the fresh model a start from which a ViT learns from few pictures.
-
-    The patch embedding starts as a whitened cosine transform (64 low frequencies of
-    luminance and of two colour differences), and each vision head starts by looking at one
-    neighbouring patch, through its q and k biases and the rotary angles: a convolution.
-    Idea of convolution-like starts: d'Ascoli et al., ConViT, 2021.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            std = module.in_features**-0.5
-            module.weight.normal_(0.0, std, generator=generator)
-    model.model.language_model.embed_tokens.weight.normal_(0.0, 0.04, generator=generator)
-    model.tie_weights()
-    visual: Any = model.model.visual
-    visual.patch_embed.proj.weight.copy_(_cosine_filters().view_as(visual.patch_embed.proj.weight))
-    visual.patch_embed.proj.bias.zero_()
-    visual.pos_embed.weight.copy_(0.3 * _wave_table(visual.num_grid_per_side, 192))
-    depth = len(visual.blocks)
-    for index, block in enumerate(visual.blocks):
-        block.attn.proj.weight.mul_(0.7 / math.sqrt(depth))
-        block.mlp.linear_fc2.weight.mul_(0.7 / math.sqrt(depth))
-        block.attn.qkv.weight[: 2 * 192].mul_(0.3)
-        _look_at_neighbours(block.attn, index, visual.rotary_pos_emb.inv_freq)
-    layers: Any = model.model.language_model.layers
-    for layer in layers:
-        layer.self_attn.o_proj.weight.mul_(0.7 / math.sqrt(len(layers)))
-        layer.mlp.down_proj.weight.mul_(0.7 / math.sqrt(len(layers)))
-    for merger in (visual.merger, *visual.deepstack_merger_list):
-        merger.linear_fc2.weight.mul_(0.1)
-
-
-def _cosine_filters() -> Tensor:
-    """Return (192, 3, 2, 16, 16) filters: 8 x 8 low cosine frequencies for three colour axes."""
-    n = torch.arange(16) + 0.5
-    waves = torch.stack([torch.cos(math.pi * k * n / 16) for k in range(8)])
-    waves = waves / waves.norm(dim=1, keepdim=True)
-    axes = torch.tensor([[0.58, 0.58, 0.58], [0.71, 0.0, -0.71], [0.41, -0.82, 0.41]])
-    filters = torch.einsum("ac,ih,jw->aijchw", axes, waves, waves).reshape(192, 3, 16, 16)
-    frequency = torch.arange(8)[:, None] + torch.arange(8)[None, :]
-    gain = (0.12 * (1.0 + frequency)).flatten().repeat(3)
-    return (filters * gain[:, None, None, None] / 2)[:, :, None].expand(-1, -1, 2, -1, -1)
-
-
-def _wave_table(side: int, width: int) -> Tensor:
-    """Return (side * side, width) sines and cosines of row and column."""
-    place = torch.stack(torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij"))
-    scale = math.pi * 2.0 ** torch.linspace(-1, 3, width // 4) / side
-    angles = place.reshape(2, -1).T[:, :, None] * scale
-    return torch.cat((angles.sin(), angles.cos()), dim=-1).flatten(1)
-
-
-_NEIGHBOURS = (
-    ((0, 0), (0, -1), (0, 1), (-1, 0), (1, 0), None),
-    ((-1, -1), (-1, 1), (1, -1), (1, 1), (0, 0), None),
-    ((0, -2), (0, 2), (-2, 0), (2, 0), None, None),
-)
-
-
-def _look_at_neighbours(attention: Any, index: int, inv_freq: Tensor) -> None:
-    heads, head_dim = attention.num_heads, attention.head_dim
-    bias = attention.qkv.bias.view(3, heads, head_dim)
-    bias.zero_()
-    quarter, half = head_dim // 4, head_dim // 2
-    for head, offset in enumerate(_NEIGHBOURS[index % 3][:heads]):
-        if offset is None:
-            continue
-        for axis, distance in enumerate(offset):
-            for j in range(2):  # the two highest frequencies tell neighbours apart
-                strength, angle = 5.5, float(inv_freq[j]) * distance
-                pair = axis * quarter + j
-                bias[1, head, pair] = strength
-                bias[0, head, pair] = strength * math.cos(angle)
-                bias[0, head, pair + half] = strength * math.sin(angle)
+    rows = wanted.any(-1)  # (b, t)
+    # Other rows want nothing, and minus infinity has no gradient: they are left out first.
+    chosen = scores.transpose(1, 2)[rows]  # (rows, heads, t)
+    on_wanted = chosen.masked_fill(~wanted[rows][:, None], float("-inf"))
+    missed = (chosen.logsumexp(-1) - on_wanted.logsumexp(-1)).mean(-1)
+    return (missed * weights[rows]).sum() / weights[rows].sum()

@@ -10,7 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from vlm.bundled.labels import Array, Labels, character_cells
-from vlm.bundled.questions import Question
+from vlm.bundled.questions import Question, naming_words
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Told:
     text: str
     shown: tuple[tuple[int, Array], ...]
     """From a character on: (visual tokens,) bool, the tokens that show the thing."""
+    words: tuple[str, ...] = ()
+    """Words of the question that say which thing is meant, as far as they stand in it."""
 
     def __str__(self) -> str:
         return self.text
@@ -39,7 +41,10 @@ def tell(question: Question, labels: Labels, grid: tuple[int, int]) -> Told:
             continue
         is_here = np.abs(labels.box[0] - np.array(thing.box, dtype=np.float32)).sum(1) < 1e-5
         shown.append((place, is_here & (labels.kind[0] > 0)))
-    return Told(question.answer, tuple(shown))
+    words = (
+        naming_words(question.about[0][1], question.language) if len(question.about) == 1 else ()
+    )
+    return Told(question.answer, tuple(shown), words)
 
 
 class Packer:
@@ -55,15 +60,17 @@ class Packer:
     def pack(self, parts: list[tuple[str, object]], grid: tuple[int, int]) -> list[Array]:
         """Lay parts ("text" | "picture" | "answer" | "segment") out as ids, positions, segments.
 
-        Returns token_ids (t,), position_ids (3, t), segments (t,), is_answer (t,) and, for a
-        chat about one picture, shown (t, t) as in Batch but by the token itself.
+        Returns token_ids (t,), position_ids (3, t), segments (t,), how many tokens the answer
+        has that a token belongs to (t,), and shown and asked (t, t) as in Batch, but by the
+        token itself.
         """
         ids: list[int] = []
         positions: list[tuple[int, int, int]] = []
         segments: list[int] = []
-        answers: list[bool] = []
+        lengths: list[int] = []
         shown: list[tuple[int, Array]] = []
-        first_visual = 0
+        asked: list[tuple[int, list[int]]] = []
+        first_visual, said, said_at = 0, "", 0
         place, segment, shared_place = 0, 0, 0
         for kind, value in parts:
             if kind == "segment":
@@ -83,15 +90,29 @@ class Packer:
                 new = self.ids(str(value))
                 if isinstance(value, Told):
                     shown += self._shown(value, len(ids))
+                    asked.append((len(ids), self._asked(value, said, said_at)))
+                said, said_at = str(value), len(ids)
                 positions += [(place + i,) * 3 for i in range(len(new))]
                 place += len(new)
             ids += new
             segments += [segment] * len(new)
-            answers += [kind == "answer"] * len(new)
-        seen = np.zeros((len(ids), len(ids)), dtype=bool)
+            lengths += [len(new) if kind == "answer" else 0] * len(new)
+        seen, named = (np.zeros((len(ids), len(ids)), dtype=bool) for _ in range(2))
         for token, visual in shown:
             seen[token, first_visual : first_visual + len(visual)] = visual
-        return [np.array(ids), np.array(positions).T, np.array(segments), np.array(answers), seen]
+        for token, words in asked:
+            named[token, words] = True
+        arrays = [np.array(ids), np.array(positions).T, np.array(segments), np.array(lengths)]
+        return [*arrays, seen, named]
+
+    def _asked(self, told: Told, question: str, first: int) -> list[int]:
+        """Find the tokens of a question that say which thing is meant."""
+        places = [(question.find(word), len(word)) for word in told.words]
+        return [
+            first + index
+            for index, (start, end) in enumerate(self.encode(question).offsets)
+            if any(at >= 0 and start < at + length and end > at for at, length in places)
+        ]
 
     def _shown(self, told: Told, first: int) -> list[tuple[int, Array]]:
         """Give each token of an answer the visual tokens of the thing it speaks of."""

@@ -85,6 +85,15 @@ def name(thing: Thing, language: Language) -> str:
     return f"{thing.colour} {thing.kind}"
 
 
+def naming_words(thing: Thing, language: Language) -> tuple[str, ...]:
+    """Return the words that may say in a question which thing is meant."""
+    if thing.kind == "text":
+        return ("文字", "字") if language == "zh" else ("text", "word")
+    if language == "zh":
+        return SHAPES_ZH[thing.kind], COLOURS_ZH[thing.colour], POSITIONS_ZH[thing.position]
+    return thing.kind, thing.colour, thing.position
+
+
 def _article(noun: str) -> str:
     return ("an " if noun[0] in "aeiou" else "a ") + noun
 

@@ -22,11 +22,12 @@ from torch import Tensor
 from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
 from vlm.bundled import BUNDLED_FOLDER
-from vlm.bundled.batches import Batch, BatchMaker, load_easy_vqa
+from vlm.bundled.batches import Batch, BatchMaker
+from vlm.bundled.easy_vqa_split import load_easy_vqa
+from vlm.bundled.fresh_weights import prepare_weights
 from vlm.bundled.heads import DenseHeads
 from vlm.bundled.losses import batch_loss
 from vlm.bundled.muon import Muon
-from vlm.bundled.network import prepare_weights
 from vlm.bundled.stages import STAGES, Stage
 from vlm.bundled.tokenizer import write_folder
 
