@@ -1,5 +1,8 @@
 """The order in which questions are answered, without an engine."""
 
+import threading
+import time
+
 import pytest
 
 from vlm.answer_stream import Job
@@ -81,3 +84,56 @@ def test_a_full_queue_refuses(queue):
         job(queue, name)
     with pytest.raises(BusyError, match="limit is 5"):
         job(queue, "f")
+
+
+def test_new_visitors_keep_nobody_waiting_for_ever(queue):
+    job(queue, "a1", "ann")
+    first = queue.take(may_wait=False)
+    queue.begun(first)
+    queue.done(first)
+    job(queue, "a2", "ann")
+    for number in range(4):
+        job(queue, f"new{number}")
+        taken = queue.take(may_wait=False)
+        queue.begun(taken)
+        queue.done(taken)
+        if taken.request.conversation_id == "a2":
+            return
+    pytest.fail("the second question was overtaken by everyone")
+
+
+def test_a_read_ahead_that_made_way_does_not_come_back_beside_its_own_question(queue):
+    ahead = job(queue, "a", is_ahead=True)
+    assert queue.take(may_wait=False) is ahead
+    job(queue, "a")
+    queue.put_back(ahead)
+    queue.begun(ahead)
+    assert ahead.is_over
+    assert served(queue) == ["a"]
+
+
+def test_the_queue_can_be_looked_at_while_it_changes(queue):
+    """Readers ask for their place from their own threads."""
+    errors, is_over = [], threading.Event()
+
+    def look():
+        waiting = Job(AskRequest("x", (Message("user", "?"),)), lambda job: Piece("queued"), print)
+        while not is_over.is_set():
+            try:
+                queue.place(waiting)
+                queue.makes_way(waiting)
+            except Exception as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        for name in "abcde":
+            job(queue, name)
+        served(queue)
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []

@@ -78,3 +78,17 @@ def test_the_status_speaks_chinese_on_the_chinese_page(
     tab.page.locator("#language").click()
     tab.attach(draw("red"))
     expect(tab.page.locator("#ahead")).to_have_text("图片已读取，回答会立即开始。")
+
+
+def test_the_system_prompt_is_part_of_what_is_read(
+    tab: Tab, engine: FakeEngine, draw: Draw
+) -> None:
+    tab.page.locator("#options button").first.click()
+    tab.page.locator("#system-prompt textarea").fill("Be brief.")
+    tab.page.locator("#system-prompt textarea").blur()
+    tab.attach(draw("red"))
+    wait_until(lambda: len(engine.read) == 1)
+    told = engine.read[0].request.messages
+    assert [(message.role, message.text) for message in told] == [
+        ("system", "Be brief."), ("user", ""),
+    ]  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from weakref import WeakKeyDictionary
 
 from vlm.answer_stream import Job
 from vlm.chat import AskRequest
@@ -36,6 +37,8 @@ class JobQueue:
         self._turns = 0
         self._last_turns: dict[str, int] = {}
         """By visitor: the number of their last turn, the longest ago first."""
+        self._came_at: WeakKeyDictionary[Job, int] = WeakKeyDictionary()
+        """By job: how many turns there had been when it came."""
         self._begun: Job | None = None
         """The job whose prompt is being computed, a question or a read-ahead."""
 
@@ -60,6 +63,7 @@ class JobQueue:
                     f"{self._most_waiting}. Try again in a minute."
                 )
             self._end_aheads(conversation_id)  # the question does that work itself
+            self._came_at[job] = self._turns
             self._waiting = [*self._waiting, job]
             self.changed.notify_all()
 
@@ -101,8 +105,15 @@ class JobQueue:
 
     def put_back(self, job: Job) -> None:
         """Let a read-ahead that made way for a question wait again."""
+        conversation_id = job.request.conversation_id
         with self.changed:
-            self._ahead = [job, *self._ahead]
+            asked = any(
+                _is_about(other, conversation_id) for other in self._running + self._waiting
+            )
+            if asked or self.is_closed:
+                _cancel(job)  # the question does that work itself
+            else:
+                self._ahead = [job, *self._ahead]
 
     def done(self, job: Job) -> None:
         """Note that an answer is over."""
@@ -114,9 +125,11 @@ class JobQueue:
 
         The question it was for joins it instead: what has been computed is what it needs.
         """
-        if not self._waiting:
+        with self.changed:
+            waiting = self._in_turn()
+        if not waiting:
             return False
-        first = self._in_turn()[0].request
+        first = waiting[0].request
         return (
             first.conversation_id != job.request.conversation_id
             or first.max_visual_tokens != job.request.max_visual_tokens
@@ -129,7 +142,8 @@ class JobQueue:
 
     def place(self, job: Job) -> int:
         """Count the jobs that a waiting one has to wait for."""
-        waiting = self._in_turn()
+        with self.changed:
+            waiting = self._in_turn()
         if job not in waiting:
             return 0
         is_held_up = self._begun is not None or len(self._running) >= self._places
@@ -150,9 +164,10 @@ class JobQueue:
                 self.remove(job)
 
     def take_all(self) -> list[Job]:
-        """Empty the queue; return the jobs that waited."""
+        """Empty the queue; return all jobs that waited, and those that ran."""
         with self.changed:
-            jobs, self._waiting, self._ahead = self._waiting + self._ahead, [], []
+            jobs = self.jobs()
+            self._running, self._waiting, self._ahead, self._begun = [], [], [], None
             return jobs
 
     def _note_turn(self, visitor: str) -> None:
@@ -164,14 +179,20 @@ class JobQueue:
 
     def _in_turn(self) -> list[Job]:
         """Order the waiting questions: those with the fewest of their visitor before them first,
-        then those whose visitor had a turn longest ago, then the oldest."""
+        then those whose visitor had a turn longest ago, then the oldest.
+
+        Who never had a turn is taken to have had one when the question came: new visitors
+        cannot keep others waiting for ever.
+        """
+        waiting = self._waiting
         before = Counter(_visitor(job) for job in self._running)
-        keys: list[tuple[int, int, int]] = []
-        for number, job in enumerate(self._waiting):
+        ranked: list[tuple[int, int, int, Job]] = []
+        for number, job in enumerate(waiting):
             visitor = _visitor(job)
-            keys.append((before[visitor], self._last_turns.get(visitor, 0), number))
+            last_turn = self._last_turns.get(visitor, self._came_at.get(job, 0))
+            ranked.append((before[visitor], last_turn, number, job))
             before[visitor] += 1
-        return [self._waiting[number] for *_, number in sorted(keys)]
+        return [job for *_, job in sorted(ranked, key=lambda rank: rank[:3])]
 
     def _end_aheads(self, conversation_id: str) -> None:
         for other in self._ahead:

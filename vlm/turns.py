@@ -76,7 +76,8 @@ class Turns:
         stats = self._generator.read_ahead(job.request, listener, job.clock)
         if stats.finish_reason == "cancelled" and not job.is_stopped:
             self._queue.put_back(job)
-        else:
+            return
+        with self._queue.changed:  # forget() looks and marks under the same lock
             job.finish(stats)
             self._drop_forgotten(job)
 
@@ -93,8 +94,9 @@ class Turns:
         if run.error is not None:
             self._fail(job, run.error)
         elif run.is_over:
-            job.finish(run.stats())
-            self._forget(job)
+            with self._queue.changed:
+                job.finish(run.stats())
+                self._forget(job)
 
     def _fail(self, job: Job, error: Exception) -> None:
         if isinstance(error, VLMError):

@@ -78,7 +78,7 @@ class Page:
             )
         parts.box.change(None, parts.box, parts.files, js=LIST_FILES_JS, **_QUIET)
         parts.files.change(
-            self._ahead.read, [parts.box, parts.detail], parts.ahead,
+            self._ahead.read, [parts.box, parts.detail, parts.system_prompt], parts.ahead,
             trigger_mode="multiple", **stream,
         )  # fmt: skip
         parts.box.stop(self.chat.stop, None, parts.box, **_AT_ONCE)

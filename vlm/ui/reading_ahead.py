@@ -13,7 +13,7 @@ from vlm.chat import AskRequest, ChatEngine, Message, Piece
 from vlm.config import Settings
 from vlm.errors import VLMError
 from vlm.images import PictureLimits, open_picture
-from vlm.ui.options import read_visual_tokens
+from vlm.ui.options import read_system_prompt, read_visual_tokens
 from vlm.ui.question_box import box_content
 from vlm.ui.sessions import Session
 from vlm.ui.texts import Texts, texts_in
@@ -38,7 +38,9 @@ class ReadingAhead:
             max_file_bytes=settings.server.max_upload_bytes,
         )
 
-    def read(self, request: gr.Request, box: dict[str, Any] | None, detail: Any) -> Iterator[str]:
+    def read(
+        self, request: gr.Request, box: dict[str, Any] | None, detail: Any, system_prompt: Any
+    ) -> Iterator[str]:
         """Read the pictures in the input; yield what to say about it, as HTML.
 
         Pictures that were taken out end what is being read. Bad ones are told about when the
@@ -50,14 +52,19 @@ class ReadingAhead:
             session.ahead = None
         _, uploads = box_content(box)
         chat, texts = session.conversation, texts_in(session.language)
-        if not uploads or chat.is_busy or len(uploads) > self._settings.picture.max_pictures:
+        is_too_many = len(uploads) > self._settings.picture.max_pictures
+        # An earlier question that is edited has its picture read already.
+        if not uploads or chat.is_busy or is_too_many or session.edited is not None:
             yield ""
             return
         try:
             pictures = tuple(open_picture(path, limits=self._limits) for path in uploads)
             turn = Message("user", "", pictures)
             tokens = read_visual_tokens(self._settings, detail)
-            asked = AskRequest(chat.id, (*chat.messages(), turn), max_visual_tokens=tokens)
+            text = read_system_prompt(system_prompt)
+            system = (Message("system", text),) if text else ()
+            messages = (*system, *chat.messages(), turn)
+            asked = AskRequest(chat.id, messages, max_visual_tokens=tokens)
             session.ahead = answer = self._engine.read_ahead(asked)
             for piece in answer:
                 yield _status(piece, texts)
