@@ -11,7 +11,7 @@ import anyio.to_thread
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from vlm.server.refusals import Refusal
+from vlm.server.refusals import RETRY_AFTER_S, Refusal
 from vlm.units import MIB, format_bytes
 
 _Body = TypeVar("_Body", bound=BaseModel)
@@ -25,15 +25,21 @@ _LARGE_AT_ONCE = 4
 class BodyReader:
     """The bounds of a request's body."""
 
-    def __init__(self, max_bytes: int, timeout_s: float = 120.0) -> None:
+    def __init__(
+        self, max_bytes: int, timeout_s: float = 120.0, silent_s: float = 5.0, wait_s: float = 20.0
+    ) -> None:
         """Set the bounds.
 
         Args:
             max_bytes: of one body; more is refused with 413.
             timeout_s: a body that takes longer to arrive is refused with 408.
+            silent_s: so is one of which nothing comes for so long: it keeps others from coming.
+            wait_s: a large body that gets no room for so long is refused with 429.
         """
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
+        self._silent_s = silent_s
+        self._wait_s = wait_s
         self._large = anyio.CapacityLimiter(_LARGE_AT_ONCE)
 
     @asynccontextmanager
@@ -42,9 +48,21 @@ class BodyReader:
         announced = request.headers.get("content-length", "")
         if announced.isdecimal() and int(announced) <= _SMALL_BYTES:
             yield
-        else:
-            async with self._large:
-                yield
+            return
+        try:
+            with anyio.fail_after(self._wait_s):
+                await self._large.acquire()
+        except TimeoutError:
+            raise Refusal(
+                429,
+                f"{_LARGE_AT_ONCE} large requests are being read already. Try again in a minute.",
+                "queue_full",
+                retry_after_s=RETRY_AFTER_S,
+            ) from None
+        try:
+            yield
+        finally:
+            self._large.release()
 
     async def read(self, request: Request) -> bytes:
         """Return the body. Raises Refusal."""
@@ -55,14 +73,21 @@ class BodyReader:
         size_bytes = 0
         try:
             with anyio.fail_after(self._timeout_s):
-                async for part in request.stream():
+                stream = request.stream()
+                while True:
+                    with anyio.fail_after(self._silent_s):
+                        part = await anext(stream, None)
+                    if part is None:
+                        break
                     size_bytes += len(part)
                     if size_bytes > self._max_bytes:
                         raise self._too_large()
                     parts.append(part)
         except TimeoutError:
             raise Refusal(
-                408, f"The request did not arrive within {self._timeout_s:g} s. Send it again."
+                408,
+                f"The request did not arrive: nothing came for {self._silent_s:g} s, or not all of "
+                f"it within {self._timeout_s:g} s. Send it again.",
             ) from None
         return b"".join(parts)
 
