@@ -67,7 +67,8 @@ class ReadingAhead:
             asked = AskRequest(chat.id, messages, max_visual_tokens=tokens)
             session.ahead = answer = self._engine.read_ahead(asked)
             for piece in answer:
-                yield _status(piece, texts)
+                # Once the question is sent, or the pictures change, this is old news.
+                yield _status(piece, texts) if session.ahead is answer else ""
         except VLMError as error:
             logger.info("pictures were not read ahead: %s", error)
             yield ""
