@@ -223,6 +223,14 @@ def test_a_picture_is_shown_once_and_upright(tab: Tab, engine: FakeEngine, draw:
     assert engine.requests[0].messages[0].pictures[0].image.height > 800
 
 
+def test_a_picture_dropped_beside_the_input_goes_into_it(tab: Tab, engine: FakeEngine) -> None:
+    tab.page.locator("#chat").evaluate(picture_event("drop", "red"))
+    wait_until(lambda: len(engine.read) == 1)
+    tab.start("What is it?")
+    tab.wait_for_end()
+    assert len(engine.requests[0].messages[0].pictures) == 1
+
+
 @pytest.mark.parametrize("kind", ["paste", "drop"])
 def test_pictures_come_by_paste_and_drop(tab: Tab, engine: FakeEngine, kind: str) -> None:
     target = tab.box if kind == "paste" else tab.page.locator("#box .full-container")

@@ -18,7 +18,10 @@ _FONT = (
     "PingFang SC", "Microsoft YaHei", "Noto Sans CJK SC", "sans-serif",
 )  # fmt: skip
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "Liberation Mono", "monospace")
-_HEAD = '<meta name="color-scheme" content="light dark">'
+_HEAD = (
+    '<meta name="color-scheme" content="light dark">'
+    f"<script>{(_FOLDER / 'drop.js').read_text(encoding='utf-8')}</script>"
+)
 
 
 def theme() -> gr.themes.Base:
