@@ -181,7 +181,9 @@ def export(run_folder: Path, start: str, folder: Path) -> None:
         for name, weight in weights.items()
         if name != "lm_head.weight"
     }
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    path = folder / "model.safetensors"
+    save_file(kept, path, metadata={"format": "pt"})
+    path.chmod(0o644)  # safetensors writes for the owner alone
 
 
 def main() -> None:
