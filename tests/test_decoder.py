@@ -189,7 +189,6 @@ def test_config_faults_are_named(stock):
         DecoderConfig.from_config({"text_config": {"num_attention_heads": 2}})
 
 
-
 def test_conversations_forwarded_together_get_what_each_gets_alone(stock, model):
     """One has a picture, another more rows: each has its own length, positions and cache."""
     grids, counts = [(), ((1, 6, 8),), ((1, 6, 8), (1, 8, 6))], [1, 3, 2]
