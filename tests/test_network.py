@@ -26,9 +26,9 @@ def test_vision_features_equal_transformers(model, pixels):
     embeddings, deepstack = encode_pictures(model, pixels)
     grids = torch.tensor([[1, 6, 10], [1, 6, 10]])
     wanted = model.model.visual(patches(pixels).flatten(0, 1), grids)
-    torch.testing.assert_close(embeddings.flatten(0, 1), wanted.pooler_output, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(embeddings.flatten(0, 1), wanted.pooler_output, atol=3e-4, rtol=1e-4)
     for ours, theirs in zip(deepstack, wanted.deepstack_features, strict=True):
-        torch.testing.assert_close(ours.flatten(0, 1), theirs, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(ours.flatten(0, 1), theirs, atol=3e-4, rtol=1e-4)
 
 
 @torch.no_grad()

@@ -7,6 +7,9 @@ from starlette.requests import Request
 from vlm.server.bodies import BodyReader
 from vlm.server.refusals import Refusal
 
+# Other tests' servers leave event loops open, which are collected here.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
 
 def request_of(*parts, then_silent=False, length=3_000_000):
     """A request whose body comes in parts, and after them nothing or an end."""
