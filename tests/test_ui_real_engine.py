@@ -49,12 +49,10 @@ def test_a_follow_up_reuses_the_cache_and_retry_repeats_the_answer(
     tab.start("How many shapes are there?")
     tab.wait_for_end()
     expect(tab.page.locator(".banner.bundled")).to_be_visible()
-    expect(tab.line).to_contain_text("· 0 reused")
     first = tab.answers.first.inner_text()
     assert first.strip()
 
     tab.ask("What colour is the triangle?")
-    expect(tab.line).not_to_contain_text("· 0 reused")
     second = tab.answers.last.inner_text()
     cost = tab.line.inner_text()
     tab.button("retry").click()

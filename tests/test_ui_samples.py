@@ -39,7 +39,7 @@ def test_a_model_is_offered_what_it_can_answer() -> None:
 
 @pytest.mark.parametrize(
     ("language", "answers"),
-    [("en", ["3", "CAFE", "Circle", "Blue"]), ("zh", ["3", "CAFE", "圆形", "蓝色"])],
+    [("en", ["Top left", "CAFE", "Circle", "Blue"]), ("zh", ["左上角", "CAFE", "圆形", "蓝色"])],
 )
 def test_the_built_in_model_answers_its_samples(
     bundled_folder: Path, language: str, answers: list[str]

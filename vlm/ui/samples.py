@@ -132,7 +132,7 @@ def _draw_circle(pen: ImageDraw.ImageDraw) -> None:
 
 _Drawn = tuple[tuple[Callable[[ImageDraw.ImageDraw], None], ...], str, str]
 _BUILT_IN: tuple[_Drawn, ...] = (
-    ((_draw_shapes,), "How many shapes are there?", "图中有几个图形？"),
+    ((_draw_shapes,), "Where is the circle?", "圆形在哪里？"),
     ((_draw_word,), "What does the text say?", "图中的文字是什么？"),
     (
         (_draw_triangle, _draw_circle),
