@@ -248,8 +248,8 @@ def test_prompts_are_computed_first_come_first_served_and_never_two_at_once(
 def test_a_waiting_reader_learns_its_place(engine, model, monkeypatch):
     began = slow_down(monkeypatch, model.decoder, "forward")
     running = engine.ask(question("a"))
-    second, third = engine.ask(question("b")), engine.ask(question("c"))
     assert began.wait(10)
+    second, third = engine.ask(question("b")), engine.ask(question("c"))
     places = [next(iter(answer)).queue_position for answer in (second, third)]
     assert places == [1, 2]
     running.stop()
@@ -336,8 +336,9 @@ def test_a_reader_that_never_comes_back_ends_the_work(bundled_folder, monkeypatc
 
 def test_a_stopped_waiting_request_leaves_the_queue_at_once(engine, model, monkeypatch):
     began = slow_down(monkeypatch, model.decoder, "forward")
-    running, waiting, last = (engine.ask(question(name)) for name in "abc")
-    assert began.wait(10)
+    running = engine.ask(question("a"))
+    assert began.wait(10)  # asked together, who had a turn longest ago would begin
+    waiting, last = (engine.ask(question(name)) for name in "bc")
     waiting.stop()
     assert [job.request.conversation_id for job in engine._queue.jobs()] == ["a", "c"]
     assert done(waiting)[1].finish_reason == "cancelled"

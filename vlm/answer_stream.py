@@ -94,8 +94,11 @@ class Job:
         self._give_end(Piece("done", progress=1.0, stats=stats))
 
     def fail(self, error: VLMError) -> None:
-        """End the stream with an error that is raised where it is read."""
-        self._give_end(error)
+        """End the stream with an error equal to this one, raised where it is read.
+
+        Not with itself: one that was raised keeps tensors alive through its traceback.
+        """
+        self._give_end(type(error)(*error.args))
 
     def _give_end(self, end: Piece | VLMError) -> None:
         with self._changed:

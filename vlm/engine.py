@@ -65,7 +65,7 @@ class Engine:
             if queue.is_closed:
                 job.fail(GenerationError(_CLOSED))
             elif self._load_error is not None:
-                job.fail(_copy(self._load_error))
+                job.fail(self._load_error)
             elif is_ahead:
                 queue.add_ahead(job)
             else:
@@ -163,7 +163,7 @@ class Engine:
             self._load_error = failure
             self._state = replace(self._state, stage="failed", message=str(failure), eta_s=None)
             for job in self._queue.take_all():
-                job.fail(_copy(failure))
+                job.fail(failure)
             self._queue.changed.wait_for(lambda: self._load_error is None or self._queue.is_closed)
 
     def _report(self, state: ModelState) -> None:
@@ -180,8 +180,3 @@ class Engine:
             for job in self._queue.take_all():
                 job.fail(GenerationError(_CLOSED))
             self._generator = self._turns = None
-
-
-def _copy(error: VLMError) -> VLMError:
-    """Return an equal error for a reader: the traceback of a raised one keeps tensors alive."""
-    return type(error)(*error.args)

@@ -53,7 +53,7 @@ class JobQueue:
             self.drop_stopped()
             conversation_id = job.request.conversation_id
             # Repeated clicks are one job.
-            if any(_is_about(other, conversation_id) for other in self._running + self._waiting):
+            if self._is_asked(conversation_id):
                 raise BusyError(
                     "This chat is already being answered. Wait for the answer, or press Stop first."
                 )
@@ -72,7 +72,7 @@ class JobQueue:
         with self.changed:
             conversation_id = job.request.conversation_id
             self._end_aheads(conversation_id)
-            if any(_is_about(other, conversation_id) for other in self._running + self._waiting):
+            if self._is_asked(conversation_id):
                 _cancel(job)
                 return
             self._ahead = [*self._ahead, job]
@@ -105,12 +105,8 @@ class JobQueue:
 
     def put_back(self, job: Job) -> None:
         """Let a read-ahead that made way for a question wait again."""
-        conversation_id = job.request.conversation_id
         with self.changed:
-            asked = any(
-                _is_about(other, conversation_id) for other in self._running + self._waiting
-            )
-            if asked or self.is_closed:
+            if self.is_closed or self._is_asked(job.request.conversation_id):
                 _cancel(job)  # the question does that work itself
             else:
                 self._ahead = [job, *self._ahead]
@@ -194,6 +190,13 @@ class JobQueue:
             before[visitor] += 1
         return [job for *_, job in sorted(ranked, key=lambda rank: rank[:3])]
 
+    def _is_asked(self, conversation_id: str) -> bool:
+        """Say whether a question of this conversation waits or is being answered."""
+        return any(
+            job.request.conversation_id == conversation_id and not job.is_stopped
+            for job in self._running + self._waiting
+        )
+
     def _end_aheads(self, conversation_id: str) -> None:
         for other in self._ahead:
             if other.request.conversation_id == conversation_id:
@@ -202,10 +205,6 @@ class JobQueue:
 
 def _visitor(job: Job) -> str:
     return job.request.visitor or job.request.conversation_id
-
-
-def _is_about(job: Job, conversation_id: str) -> bool:
-    return job.request.conversation_id == conversation_id and not job.is_stopped
 
 
 def _cancel(job: Job) -> None:

@@ -100,8 +100,7 @@ class Turns:
 
     def _fail(self, job: Job, error: Exception) -> None:
         if isinstance(error, VLMError):
-            # An equal error: the traceback of a raised one keeps tensors alive.
-            job.fail(type(error)(*error.args))
+            job.fail(error)
         else:
             logger.error("An answer failed", exc_info=error)
             job.fail(_explain(error))

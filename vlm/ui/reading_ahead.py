@@ -12,9 +12,9 @@ import gradio as gr
 from vlm.chat import AskRequest, ChatEngine, Message, Piece
 from vlm.config import Settings
 from vlm.errors import VLMError
-from vlm.images import PictureLimits, open_picture
+from vlm.images import open_picture
 from vlm.ui.options import read_system_prompt, read_visual_tokens
-from vlm.ui.question_box import box_content
+from vlm.ui.question_box import box_content, picture_limits
 from vlm.ui.sessions import Session
 from vlm.ui.texts import Texts, texts_in
 
@@ -33,10 +33,7 @@ class ReadingAhead:
         self._engine = engine
         self._settings = settings
         self._session_of = session_of
-        self._limits = PictureLimits(
-            max_px=int(settings.picture.max_megapixels * 1_000_000),
-            max_file_bytes=settings.server.max_upload_bytes,
-        )
+        self._limits = picture_limits(settings)
 
     def read(
         self, request: gr.Request, box: dict[str, Any] | None, detail: Any, system_prompt: Any
