@@ -19,7 +19,7 @@ def fake_api() -> Iterator[tuple[FakeEngine, str]]:
 
 
 @pytest.fixture
-def engine(fake_api: tuple[FakeEngine, str]) -> Iterator[FakeEngine]:
+def api_engine(fake_api: tuple[FakeEngine, str]) -> Iterator[FakeEngine]:
     """The FakeEngine behind the API, as new."""
     engine = fake_api[0]
     engine.reset()
@@ -28,7 +28,7 @@ def engine(fake_api: tuple[FakeEngine, str]) -> Iterator[FakeEngine]:
 
 
 @pytest.fixture
-def web(fake_api: tuple[FakeEngine, str], engine: FakeEngine) -> Iterator[httpx2.Client]:
+def web(fake_api: tuple[FakeEngine, str], api_engine: FakeEngine) -> Iterator[httpx2.Client]:
     """A plain HTTP client of the API over the FakeEngine."""
     with httpx2.Client(base_url=fake_api[1], timeout=30, trust_env=False) as client:
         yield client

@@ -316,3 +316,19 @@ def test_the_top_level_holds_only_what_belongs_there() -> None:
         "pyproject.toml", ".ci", ".gitignore", "LICENSE", "CONTRIBUTING.md", "CHANGELOG.md",
     }  # fmt: skip
     assert {line.split("/")[0] for line in listed.stdout.splitlines()} <= allowed
+
+
+def test_shared_fixtures_have_names_of_their_own() -> None:
+    """Shared fixtures are known to all tests: of two with one name, the last read would win."""
+    found = [
+        node.name
+        for path in [
+            *(REPOSITORY / "tests").glob("*_fixtures.py"),
+            REPOSITORY / "tests/conftest.py",
+        ]
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+        and any("fixture" in ast.dump(d) for d in node.decorator_list)
+    ]
+    assert len(found) > 10
+    assert sorted(found) == sorted(set(found))

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 from vlm.bundled.batches import CHAT_TOKENS, BatchMaker
 from vlm.bundled.easy_vqa_split import EasyVQA
 from vlm.bundled.labels import IGNORED
+from vlm.bundled.packs import EDGE_WEIGHT, Packer
 from vlm.bundled.scenes import CHARACTERS, SHAPES, SceneMix
 
 
@@ -100,3 +101,13 @@ def test_answers_point_at_the_visual_tokens_of_what_they_speak_of(tokenizer):
         visual = batch.shown[row, token]
         assert (batch.token_ids[row][visual] == pad).all()
         assert visual.sum() < 16, "no thing covers the whole picture"
+
+
+def test_the_digits_that_say_where_a_box_lies_count_more(tokenizer):
+    packer = Packer(tokenizer)
+    answer = '[{"bbox_2d": [50, 250, 500, 1000], "label": "red"}]'
+    ids, _, _, weights, *_ = packer.pack([("answer", answer)], (4, 4))
+    least = 1 / len(ids)
+    heavy = [tokenizer.decode([i]) for i, w in zip(ids, weights, strict=True) if w > least * 1.01]
+    assert heavy == list("5" + "25" + "50" + "100")
+    assert set(weights.round(6)) == {round(least, 6), round(EDGE_WEIGHT * least, 6)}

@@ -2,6 +2,7 @@
 
 import anyio
 import pytest
+from own_loop import run_async
 from starlette.requests import Request
 
 from vlm.server.bodies import BodyReader
@@ -27,13 +28,13 @@ def request_of(*parts, then_silent=False, length=3_000_000):
 
 def test_a_body_is_the_sum_of_its_parts():
     reader = BodyReader(100_000_000)
-    assert anyio.run(reader.read, request_of(b"ab", b"", b"c")) == b"abc"
+    assert run_async(reader.read, request_of(b"ab", b"", b"c")) == b"abc"
 
 
 def test_a_body_that_falls_silent_is_refused():
     reader = BodyReader(100_000_000, silent_s=0.05)
     with pytest.raises(Refusal, match="nothing came") as refusal:
-        anyio.run(reader.read, request_of(b"a", then_silent=True))
+        run_async(reader.read, request_of(b"a", then_silent=True))
     assert refusal.value.status == 408
 
 
@@ -62,4 +63,4 @@ def test_who_gets_no_room_is_told_to_come_back():
             finally:
                 group.cancel_scope.cancel()
 
-    anyio.run(crowd)
+    run_async(crowd)

@@ -36,7 +36,9 @@ def error_of(answer: httpx2.Response, status: int) -> dict[str, Any]:
     return error
 
 
-def test_an_answer_comes_whole_with_what_it_cost(engine: FakeEngine, web: httpx2.Client) -> None:
+def test_an_answer_comes_whole_with_what_it_cost(
+    api_engine: FakeEngine, web: httpx2.Client
+) -> None:
     said = web.post(PATH, json=HELLO).json()
     assert said["object"] == "chat.completion" and said["model"] == "fake/Fake-VL"
     (choice,) = said["choices"]
@@ -51,7 +53,7 @@ def test_an_answer_comes_whole_with_what_it_cost(engine: FakeEngine, web: httpx2
 
 
 def test_a_stream_has_role_texts_end_and_usage_on_request(
-    engine: FakeEngine, web: httpx2.Client
+    api_engine: FakeEngine, web: httpx2.Client
 ) -> None:
     asked = HELLO | {"stream": True}
     answer = web.post(PATH, json=asked)
@@ -69,23 +71,23 @@ def test_a_stream_has_role_texts_end_and_usage_on_request(
 
 
 def test_settings_reach_the_engine_and_absent_ones_are_the_servers(
-    engine: FakeEngine, web: httpx2.Client
+    api_engine: FakeEngine, web: httpx2.Client
 ) -> None:
     web.post(PATH, json=HELLO | {
         "temperature": 0, "top_p": 0.5, "presence_penalty": -1.5, "max_tokens": 9,
         "max_completion_tokens": 7, "seed": -3, "model": "default", "n": 1, "tools": [],
     })  # fmt: skip
-    sampling = engine.requests[0].sampling
+    sampling = api_engine.requests[0].sampling
     assert (sampling.temperature, sampling.top_p, sampling.presence_penalty) == (0, 0.5, -1.5)
     assert (sampling.max_new_tokens, sampling.top_k) == (7, 20)
     assert sampling.seed is not None and sampling.seed >= 0
     web.post(PATH, json=HELLO | {"max_tokens": 10**9})
-    plain, settings = engine.requests[1].sampling, Settings()
+    plain, settings = api_engine.requests[1].sampling, Settings()
     assert (plain.temperature, plain.seed) == (settings.generation.temperature, None)
     assert plain.max_new_tokens == settings.model.context_tokens
 
 
-def test_messages_pictures_and_detail_are_read(engine: FakeEngine, web: httpx2.Client) -> None:
+def test_messages_pictures_and_detail_are_read(api_engine: FakeEngine, web: httpx2.Client) -> None:
     content = [
         {"type": "image_url", "image_url": {"url": data_url(png("red")), "detail": "low"}},
         {"type": "text", "text": "one"},
@@ -99,7 +101,7 @@ def test_messages_pictures_and_detail_are_read(engine: FakeEngine, web: httpx2.C
         {"role": "user", "content": content, "name": "ann"},
     ]
     assert web.post(PATH, json={"messages": messages}).status_code == 200
-    asked = engine.requests[0]
+    asked = api_engine.requests[0]
     assert [message.role for message in asked.messages] == ["system", "user", "assistant", "user"]
     last = asked.messages[-1]
     assert last.text == "one\ntwo"
@@ -107,11 +109,11 @@ def test_messages_pictures_and_detail_are_read(engine: FakeEngine, web: httpx2.C
     assert colours == [(255, 0, 0), (0, 0, 255)]
     assert asked.max_visual_tokens == Settings().picture.max_visual_tokens
     web.post(PATH, json={"messages": [{"role": "user", "content": content[:2]}]})
-    assert engine.requests[1].max_visual_tokens == 256
+    assert api_engine.requests[1].max_visual_tokens == 256
 
 
-def test_a_stop_sequence_ends_answer_and_work(engine: FakeEngine, web: httpx2.Client) -> None:
-    engine.script = Script(words=("one ", "two E", "ND three ", "four"))
+def test_a_stop_sequence_ends_answer_and_work(api_engine: FakeEngine, web: httpx2.Client) -> None:
+    api_engine.script = Script(words=("one ", "two E", "ND three ", "four"))
     for stream in (False, True):
         answer = web.post(PATH, json=HELLO | {"stop": "END", "stream": stream})
         if stream:
@@ -122,7 +124,7 @@ def test_a_stop_sequence_ends_answer_and_work(engine: FakeEngine, web: httpx2.Cl
             (choice,) = answer.json()["choices"]
             text, reason = choice["message"]["content"], choice["finish_reason"]
         assert (text, reason) == ("one two ", "stop")
-    assert all(answer.is_stopped for answer in engine.answers)
+    assert all(answer.is_stopped for answer in api_engine.answers)
 
 
 @pytest.mark.parametrize(
@@ -150,22 +152,24 @@ def test_a_stop_sequence_ends_answer_and_work(engine: FakeEngine, web: httpx2.Cl
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(
-    change: dict[str, Any], param: str, engine: FakeEngine, web: httpx2.Client
+    change: dict[str, Any], param: str, api_engine: FakeEngine, web: httpx2.Client
 ) -> None:
     error = error_of(web.post(PATH, json=HELLO | change), 400)
     assert error["param"] == param and error["type"] == "invalid_request_error"
-    assert not engine.answers
+    assert not api_engine.answers
 
 
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"[]", b'{"messages": NaN}', b"\xff\xfe", b'{"temperature": NaN}', b"[" * 99999],
 )
-def test_what_is_no_chat_is_refused(body: bytes, engine: FakeEngine, web: httpx2.Client) -> None:
+def test_what_is_no_chat_is_refused(
+    body: bytes, api_engine: FakeEngine, web: httpx2.Client
+) -> None:
     answer = web.post(PATH, content=body, headers={"Content-Type": "application/json"})
     error_of(answer, 400)
     error_of(web.post(PATH, content=body), 415)
-    assert not engine.answers
+    assert not api_engine.answers
 
 
 @pytest.mark.parametrize(
@@ -183,16 +187,16 @@ def test_what_is_no_chat_is_refused(body: bytes, engine: FakeEngine, web: httpx2
     ],
 )
 def test_only_pictures_that_were_sent_are_opened(
-    url: str, said: str, engine: FakeEngine, web: httpx2.Client
+    url: str, said: str, api_engine: FakeEngine, web: httpx2.Client
 ) -> None:
     content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "?"}]
     answer = web.post(PATH, json={"messages": [{"role": "user", "content": content}]})
     assert said in error_of(answer, 400)["message"]
-    assert not engine.answers
+    assert not api_engine.answers
 
 
 def test_pictures_in_answers_or_too_many_are_refused(
-    engine: FakeEngine, web: httpx2.Client
+    api_engine: FakeEngine, web: httpx2.Client
 ) -> None:
     part = {"type": "image_url", "image_url": {"url": data_url(png())}}
     forged = [{"role": "assistant", "content": [part]}, *HELLO["messages"]]
@@ -203,9 +207,9 @@ def test_pictures_in_answers_or_too_many_are_refused(
     assert error["code"] == "too_many_images" and "500" in error["message"]
 
 
-def test_a_body_over_the_limit_is_refused_with_413(engine: FakeEngine) -> None:
+def test_a_body_over_the_limit_is_refused_with_413(api_engine: FakeEngine) -> None:
     settings = Settings.model_validate({"server": {"max_upload_bytes": 1000}})
-    with serving(engine, settings) as url, httpx2.Client(base_url=url, trust_env=False) as web:
+    with serving(api_engine, settings) as url, httpx2.Client(base_url=url, trust_env=False) as web:
         large = {"messages": [{"role": "user", "content": "x" * 2**21}]}
         assert error_of(web.post(PATH, json=large), 413)["code"] == "request_too_large"
         headers = {"Content-Type": "application/json"}
@@ -213,8 +217,8 @@ def test_a_body_over_the_limit_is_refused_with_413(engine: FakeEngine) -> None:
         error_of(chunked, 413)
 
 
-def test_a_full_queue_says_when_to_come_back(engine: FakeEngine, web: httpx2.Client) -> None:
-    engine.is_full = True
+def test_a_full_queue_says_when_to_come_back(api_engine: FakeEngine, web: httpx2.Client) -> None:
+    api_engine.is_full = True
     for stream in (False, True):
         answer = web.post(PATH, json=HELLO | {"stream": stream})
         error = error_of(answer, 429)
@@ -222,54 +226,56 @@ def test_a_full_queue_says_when_to_come_back(engine: FakeEngine, web: httpx2.Cli
         assert int(answer.headers["retry-after"]) > 0
 
 
-def test_a_model_that_is_not_there_is_told(engine: FakeEngine, web: httpx2.Client) -> None:
-    engine.model_state = ModelState("loading", "Loading it.")
+def test_a_model_that_is_not_there_is_told(api_engine: FakeEngine, web: httpx2.Client) -> None:
+    api_engine.model_state = ModelState("loading", "Loading it.")
     answer = web.post(PATH, json=HELLO)
     assert error_of(answer, 503)["code"] == "model_loading" and "retry-after" in answer.headers
-    engine.model_state = ModelState("failed", "The disk is full.")
+    api_engine.model_state = ModelState("failed", "The disk is full.")
     assert error_of(web.post(PATH, json=HELLO), 500)["message"] == "The disk is full."
-    engine.reset()
+    api_engine.reset()
     missing = error_of(web.post(PATH, json=HELLO | {"model": "gpt-4o"}), 404)
     assert missing["code"] == "model_not_found" and "fake/Fake-VL" in missing["message"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_fault_before_the_answer_has_its_own_status(
-    stream: bool, engine: FakeEngine, web: httpx2.Client
+    stream: bool, api_engine: FakeEngine, web: httpx2.Client
 ) -> None:
-    engine.script = Script(words=(), before=(Piece("queued"),), error=ContextLengthError("Long."))
+    api_engine.script = Script(
+        words=(), before=(Piece("queued"),), error=ContextLengthError("Long.")
+    )
     error = error_of(web.post(PATH, json=HELLO | {"stream": stream}), 400)
     assert (error["code"], error["message"]) == ("context_length_exceeded", "Long.")
 
 
 def test_a_fault_in_the_middle_is_an_event_of_the_stream(
-    engine: FakeEngine, web: httpx2.Client
+    api_engine: FakeEngine, web: httpx2.Client
 ) -> None:
-    engine.script = Script(error=ContextLengthError("Too long now."))
+    api_engine.script = Script(error=ContextLengthError("Too long now."))
     *texts, last = events(web.post(PATH, json=HELLO | {"stream": True}).text)
     assert last["error"]["message"] == "Too long now."
     assert len(texts) == 4
-    engine.script = Script(finish_reason="cancelled")
+    api_engine.script = Script(finish_reason="cancelled")
     *texts, last = events(web.post(PATH, json=HELLO | {"stream": True}).text)
     assert "broken off" in last["error"]["message"]
     error_of(web.post(PATH, json=HELLO), 500)
 
 
-def test_after_a_fault_the_chat_can_go_on(engine: FakeEngine, web: httpx2.Client) -> None:
-    engine.script = Script(error=ContextLengthError("No."))
+def test_after_a_fault_the_chat_can_go_on(api_engine: FakeEngine, web: httpx2.Client) -> None:
+    api_engine.script = Script(error=ContextLengthError("No."))
     web.post(PATH, json=HELLO)
-    engine.script = Script()
+    api_engine.script = Script()
     web.post(PATH, json=HELLO)
-    first, second = engine.requests
+    first, second = api_engine.requests
     assert first.conversation_id == second.conversation_id
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_stops_the_work(
-    stream: bool, engine: FakeEngine, fake_api: tuple[FakeEngine, str]
+    stream: bool, api_engine: FakeEngine, fake_api: tuple[FakeEngine, str]
 ) -> None:
-    engine.script = Script(words=("word ",) * 100, by_step=True)
-    engine.step()
+    api_engine.script = Script(words=("word ",) * 100, by_step=True)
+    api_engine.step()
     body = json.dumps(HELLO | {"stream": stream}).encode()
     head = (
         f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -278,29 +284,29 @@ def test_a_client_that_leaves_stops_the_work(
     port = int(fake_api[1].rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(head.encode() + body)
-        wait_until(lambda: bool(engine.answers))
+        wait_until(lambda: bool(api_engine.answers))
         if stream:
             assert b"text/event-stream" in connection.recv(4096)
-        assert not engine.answers[0].is_stopped
-    wait_until(lambda: engine.answers[0].ended.is_set())
-    assert engine.answers[0].is_stopped
+        assert not api_engine.answers[0].is_stopped
+    wait_until(lambda: api_engine.answers[0].ended.is_set())
+    assert api_engine.answers[0].is_stopped
 
 
 def test_requests_at_once_never_share_a_conversation(
-    engine: FakeEngine, web: httpx2.Client
+    api_engine: FakeEngine, web: httpx2.Client
 ) -> None:
-    engine.script = Script(by_step=True)
+    api_engine.script = Script(by_step=True)
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(web.post, PATH, json=HELLO) for _ in range(2)]
-        wait_until(lambda: len(engine.answers) == 2)
-        engine.step(100)
+        wait_until(lambda: len(api_engine.answers) == 2)
+        api_engine.step(100)
         assert [answer.result().status_code for answer in asked] == [200, 200]
-    assert len({request.conversation_id for request in engine.requests}) == 2
+    assert len({request.conversation_id for request in api_engine.requests}) == 2
 
 
-def test_the_queue_knows_who_asks(engine: FakeEngine, web: httpx2.Client) -> None:
+def test_the_queue_knows_who_asks(api_engine: FakeEngine, web: httpx2.Client) -> None:
     for user in (None, None, "ann"):
         web.post(PATH, json={"messages": [{"role": "user", "content": str(user)}], "user": user})
-    first, second, ann = (request.visitor for request in engine.requests)
+    first, second, ann = (request.visitor for request in api_engine.requests)
     assert first == second != ann
     assert "127.0.0.1" not in first and ann != "ann", "nobody's name goes any further"

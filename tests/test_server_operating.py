@@ -16,9 +16,9 @@ pytest_plugins = ("server_fixtures",)
 
 
 def test_health_is_503_with_progress_then_200_and_500_with_the_reason(
-    engine: FakeEngine, web: httpx2.Client
+    api_engine: FakeEngine, web: httpx2.Client
 ) -> None:
-    engine.model_state = ModelState(
+    api_engine.model_state = ModelState(
         "downloading", "Downloading.", done_bytes=250, total_bytes=1000, eta_s=7.5
     )
     loading = web.get("/health")
@@ -26,11 +26,11 @@ def test_health_is_503_with_progress_then_200_and_500_with_the_reason(
     said = loading.json()
     assert (said["status"], said["progress"], said["eta_s"]) == ("downloading", 0.25, 7.5)
 
-    engine.model_state = READY
+    api_engine.model_state = READY
     ready = web.get("/health")
     assert (ready.status_code, ready.json()["model"]) == (200, "fake/Fake-VL")
 
-    engine.model_state = ModelState("failed", "The disk is full. Free some space.")
+    api_engine.model_state = ModelState("failed", "The disk is full. Free some space.")
     failed = web.get("/health")
     assert failed.status_code == 500
     assert failed.json()["message"] == "The disk is full. Free some space."
@@ -38,7 +38,7 @@ def test_health_is_503_with_progress_then_200_and_500_with_the_reason(
 
 @pytest.mark.parametrize("way", ["nothing", "raw", "json"])
 def test_warm_up_asks_about_a_picture_and_leaves_no_chat_behind(
-    way: str, engine: FakeEngine, web: httpx2.Client
+    way: str, api_engine: FakeEngine, web: httpx2.Client
 ) -> None:
     if way == "raw":
         answer = web.post("/warmup", content=png(), headers={"Content-Type": "image/png"})
@@ -49,41 +49,43 @@ def test_warm_up_asks_about_a_picture_and_leaves_no_chat_behind(
     assert answer.status_code == 200
     said = answer.json()
     assert said["status"] == "ready" and said["latency_ms"] > 0
-    asked = engine.requests[0]
+    asked = api_engine.requests[0]
     (picture,) = asked.messages[0].pictures
     if way != "nothing":
         assert picture.image.getpixel((0, 0)) == (255, 0, 0)
-    assert engine.forgotten == [asked.conversation_id]
+    assert api_engine.forgotten == [asked.conversation_id]
 
 
-def test_warm_up_tells_what_is_wrong(engine: FakeEngine, web: httpx2.Client) -> None:
+def test_warm_up_tells_what_is_wrong(api_engine: FakeEngine, web: httpx2.Client) -> None:
     no_picture = web.post("/warmup", content=b"%PDF-1.7", headers={"Content-Type": "image/png"})
     assert no_picture.status_code == 400
     assert "PDF" in no_picture.json()["error"]["message"]
-    engine.model_state = ModelState("failed", "No model here.")
+    api_engine.model_state = ModelState("failed", "No model here.")
     failed = web.post("/warmup")
     assert (failed.status_code, failed.json()["error"]["message"]) == (500, "No model here.")
-    assert not engine.requests
+    assert not api_engine.requests
 
 
-def test_models_lists_the_model_once_it_is_known(engine: FakeEngine, web: httpx2.Client) -> None:
+def test_models_lists_the_model_once_it_is_known(
+    api_engine: FakeEngine, web: httpx2.Client
+) -> None:
     assert [model["id"] for model in web.get("/v1/models").json()["data"]] == ["fake/Fake-VL"]
     assert web.get("/v1/models/fake/Fake-VL").json()["id"] == "fake/Fake-VL"
     missing = web.get("/v1/models/gpt-4o")
     assert missing.status_code == 404 and missing.json()["error"]["code"] == "model_not_found"
     assert web.post("/v1/embeddings").json()["error"]["type"] == "not_found_error"
     assert web.get("/v1/chat/completions").status_code == 404
-    engine.model_state = ModelState("finding")
+    api_engine.model_state = ModelState("finding")
     assert web.get("/v1/models").json() == {"object": "list", "data": []}
 
 
-def test_metrics_count_what_happened(engine: FakeEngine) -> None:
-    with serving(engine) as url, httpx2.Client(base_url=url, trust_env=False) as web:
+def test_metrics_count_what_happened(api_engine: FakeEngine) -> None:
+    with serving(api_engine) as url, httpx2.Client(base_url=url, trust_env=False) as web:
         assert web.post("/warmup").status_code == 200
-        engine.is_full = True
+        api_engine.is_full = True
         assert web.post("/warmup").status_code == 429
-        engine.is_full = False
-        engine.script = Script(before=(Piece("queued"),), error=ValueError("secret"))
+        api_engine.is_full = False
+        api_engine.script = Script(before=(Piece("queued"),), error=ValueError("secret"))
         broken = web.post("/warmup")
         assert broken.status_code == 500 and "secret" not in broken.text
         shown = web.get("/metrics")
@@ -106,9 +108,9 @@ def test_metrics_count_what_happened(engine: FakeEngine) -> None:
         assert line in lines, line
 
 
-def test_a_key_is_asked_for_where_one_is_set(engine: FakeEngine) -> None:
+def test_a_key_is_asked_for_where_one_is_set(api_engine: FakeEngine) -> None:
     settings = Settings.model_validate({"server": {"api_key": "s3cret-clé"}})
-    with serving(engine, settings) as url, httpx2.Client(base_url=url, trust_env=False) as web:
+    with serving(api_engine, settings) as url, httpx2.Client(base_url=url, trust_env=False) as web:
         assert web.get("/health").status_code == 200
         for headers in ({}, {"Authorization": "Bearer s3cret"}, {"Authorization": "Basic x"}):
             for method, path in (("GET", "/v1/models"), ("GET", "/metrics"), ("POST", "/warmup")):
@@ -118,23 +120,23 @@ def test_a_key_is_asked_for_where_one_is_set(engine: FakeEngine) -> None:
                 assert "s3cret-" not in refused.text
         right = {"Authorization": "Bearer s3cret-clé".encode()}
         assert web.get("/v1/models", headers=right).status_code == 200
-    assert not engine.requests
+    assert not api_engine.requests
 
 
-def test_a_page_of_another_site_gets_nothing(engine: FakeEngine, web: httpx2.Client) -> None:
+def test_a_page_of_another_site_gets_nothing(api_engine: FakeEngine, web: httpx2.Client) -> None:
     foreign = web.post("/warmup", headers={"Origin": "https://evil.example"})
     assert foreign.status_code == 403
     assert web.post("/warmup", headers={"Origin": "null"}).status_code == 403
-    assert not engine.requests
+    assert not api_engine.requests
     assert web.post("/warmup", headers={"Origin": "http://localhost:3000"}).status_code == 200
 
 
-def test_a_watched_engine_is_the_engine_in_all_else(engine: FakeEngine) -> None:
-    watched = Metrics(engine).watch("page")
+def test_a_watched_engine_is_the_engine_in_all_else(api_engine: FakeEngine) -> None:
+    watched = Metrics(api_engine).watch("page")
     methods = {name for name in vars(ChatEngine) if not name.startswith("_")}
     assert {"ask", "read_ahead", "forget"} <= methods
     assert not {name for name in methods if not callable(getattr(watched, name, None))}
     watched.forget("one")
     watched.retry_load()
-    assert (engine.forgotten, engine.load_retries) == (["one"], 1)
-    assert watched.state() is engine.model_state and watched.memory() == engine.memory()
+    assert (api_engine.forgotten, api_engine.load_retries) == (["one"], 1)
+    assert watched.state() is api_engine.model_state and watched.memory() == api_engine.memory()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+from own_loop import run_async
 
 from vlm.ui.outside import POLICY, NoOutsideRequests
 
@@ -33,9 +33,7 @@ def answer(content_type: bytes, chunks: list[bytes]) -> list[dict[str, Any]]:
         scope = {"type": "http", "method": "GET"}
         await NoOutsideRequests(app)(scope, None, keep)  # type: ignore[arg-type]
 
-    # A thread of its own: the browser tests keep an event loop running in this one.
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: asyncio.run(run())).result()
+    run_async(run)
     return sent
 
 

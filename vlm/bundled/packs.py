@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from tokenizers import Tokenizer
 
 from vlm.bundled.labels import Array, Labels, character_cells
 from vlm.bundled.questions import Question, naming_words
+
+EDGE_WEIGHT = 6.0
 
 
 @dataclass(frozen=True)
@@ -56,18 +59,18 @@ class Packer:
             lambda text: tokenizer.encode(text).ids
         )
         self.pad = self.ids("<|image_pad|>")[0]
+        self.digits = {self.ids(digit)[0] for digit in "0123456789"}
 
     def pack(self, parts: list[tuple[str, object]], grid: tuple[int, int]) -> list[Array]:
         """Lay parts ("text" | "picture" | "answer" | "segment") out as ids, positions, segments.
 
-        Returns token_ids (t,), position_ids (3, t), segments (t,), how many tokens the answer
-        has that a token belongs to (t,), and shown and asked (t, t) as in Batch, but by the
-        token itself.
+        Returns token_ids (t,), position_ids (3, t), segments (t,), and weights (t,), shown and
+        asked (t, t) as in Batch, but by the token itself.
         """
         ids: list[int] = []
         positions: list[tuple[int, int, int]] = []
         segments: list[int] = []
-        lengths: list[int] = []
+        weights: list[float] = []
         shown: list[tuple[int, Array]] = []
         asked: list[tuple[int, list[int]]] = []
         first_visual, said, said_at = 0, "", 0
@@ -96,14 +99,25 @@ class Packer:
                 place += len(new)
             ids += new
             segments += [segment] * len(new)
-            lengths += [len(new) if kind == "answer" else 0] * len(new)
+            weights += self._weights(new) if kind == "answer" else [0.0] * len(new)
         seen, named = (np.zeros((len(ids), len(ids)), dtype=bool) for _ in range(2))
         for token, visual in shown:
             seen[token, first_visual : first_visual + len(visual)] = visual
         for token, words in asked:
             named[token, words] = True
-        arrays = [np.array(ids), np.array(positions).T, np.array(segments), np.array(lengths)]
+        arrays = [np.array(ids), np.array(positions).T, np.array(segments), np.array(weights)]
         return [*arrays, seen, named]
+
+    def _weights(self, answer: list[int]) -> list[float]:
+        """Weigh the tokens of an answer: those that say where the edge of a box lies count more.
+
+        All others of a box are the same every time. The last digit of a number is always 0.
+        """
+        share = 1 / len(answer)
+        return [
+            share * (EDGE_WEIGHT if {token, after} <= self.digits else 1.0)
+            for token, after in itertools.pairwise([*answer, -1])
+        ]
 
     def _asked(self, told: Told, question: str, first: int) -> list[int]:
         """Find the tokens of a question that say which thing is meant."""

@@ -42,6 +42,17 @@ STAGES = {
         with_chats=False,
         dense_weight=1.0,
     ),
+    # Small print needs more pictures than shapes do.
+    "reading": Stage(
+        steps=500,
+        pictures=32,
+        grids=LARGE_GRIDS,
+        mix=SceneMix(shapes=0.3, text=1.2, both=0.6, one_big=0.1, crowd=0.8),
+        lr=0.003,
+        final_lr=0.02,
+        with_chats=False,
+        dense_weight=1.0,
+    ),
     # The language model learns to ask a tower that stays as it is, which costs a third less.
     "language": Stage(
         steps=1200,

@@ -1,8 +1,8 @@
 """Trains the built-in model: `python -m vlm.bundled.train`.
 
-Three stages: "vision" teaches the vision tower from dense labels, "language" the language
-model from chats about what that tower sees, "final" everything together while the steps
-shrink to nothing. Each stage reads and writes the run folder, so it can be repeated alone.
+Four stages: "vision" and "reading" teach the vision tower from dense labels, "language" the
+language model from chats about what that tower sees, "final" everything together while the
+steps shrink to nothing. Each stage reads and writes the run folder, so it can be repeated alone.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def export(run_folder: Path, start: str, folder: Path) -> None:
 def main() -> None:
     """Run the stages that are named, all of them by default."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stages", nargs="*", default=[*STAGES], help="vision language final export")
+    parser.add_argument("stages", nargs="*", default=[*STAGES], help=f"{' '.join(STAGES)} export")
     parser.add_argument("--run-folder", type=Path, default=Path("runs/bundled"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--start", help="checkpoint of the run folder to start from, or committed")
