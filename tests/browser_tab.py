@@ -38,6 +38,7 @@ class Tab:
             self.button("clear").click()
             expect(self.answers).to_have_count(0)
             expect(self.box).to_have_value("")
+            expect(self.thumbnails).to_have_count(0)
             expect(self.toast).to_have_count(0)
         except (AssertionError, Error):
             self.load()

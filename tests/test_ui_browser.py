@@ -560,7 +560,7 @@ def test_chinese_by_the_browser_and_by_the_switch(engine: FakeEngine, open_tab: 
     tab = open_tab(locale="zh-CN")
     expect(tab.page.locator("h1")).to_have_text("与图片对话")
     expect(tab.button("retry")).to_contain_text("重新回答")
-    expect(tab.page.locator("#chat button.example").first).to_contain_text("圆形在哪里")
+    expect(tab.page.locator("#chat button.example").first).to_contain_text("描述一下这个场景")
     tab.ask("你好")
     expect(tab.line).to_contain_text("首字")
     tab.page.locator("#language").click()
