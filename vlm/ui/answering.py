@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 
-from vlm.chat import AskRequest, ChatEngine, Message, Piece, Sampling
+from vlm.chat import AskRequest, ChatEngine, Piece
 from vlm.config import Settings
 from vlm.errors import VLMError
 from vlm.ui.answer_line import answer_line
 from vlm.ui.chat_view import ChatView, describe_wait
 from vlm.ui.chinese import in_language
 from vlm.ui.conversation import Conversation, Turn
-from vlm.ui.options import read_sampling, read_system_prompt, read_visual_tokens
+from vlm.ui.options import Way, read_way
 from vlm.ui.question_box import (
     LeftOut,
     QuestionReader,
@@ -32,14 +32,12 @@ from vlm.ui.question_box import (
     note_html,
 )
 from vlm.ui.sessions import Session, Sessions
+from vlm.ui.streaming import read_pieces
 from vlm.ui.texts import EN, Texts, texts_in
 from vlm.ui.thumbnails import remove_thumbnails
 from vlm.ui.written import written_chat
 
 logger = logging.getLogger(__name__)
-
-SHOWN_EVERY_S = 0.1
-"""Pause between two updates of a streaming answer; faster than that nobody reads."""
 
 
 class Changes(NamedTuple):
@@ -53,15 +51,6 @@ class Changes(NamedTuple):
     note: Any
     cancel_edit: Any
     written: Any
-
-
-class Way(NamedTuple):
-    """How a question is to be answered, as set on the page."""
-
-    max_visual_tokens: int
-    system: tuple[Message, ...]
-    """The system prompt, or nothing."""
-    sampling: Sampling
 
 
 def _no_changes() -> Changes:
@@ -96,7 +85,7 @@ class Chat:
             note = note_html(*turn.faults, is_fault=True)
             yield _no_changes()._replace(box=changed, note=note)
             return
-        way = self._read_way(options)
+        way = read_way(self._settings, options)
         before = chat.turns
         if turn is None or not chat.begin(turn, session.edited):
             yield _no_changes()
@@ -113,7 +102,7 @@ class Chat:
         """Answer the last question again."""
         session = self.sessions.get(request.session_hash)
         chat, texts = session.conversation, texts_in(session.language)
-        way = self._read_way(options)
+        way = read_way(self._settings, options)
         turn = chat.begin_again()
         if turn is None:
             yield _no_changes()
@@ -201,16 +190,6 @@ class Chat:
         note = note_html(texts.editing.format(number=number))
         return changes._replace(note=note, cancel_edit=gr.update(visible=True))
 
-    def _read_way(self, options: tuple[Any, ...]) -> Way:
-        """Read picture detail, system prompt and what options.read_sampling() reads."""
-        detail, system_prompt, *drawn = options
-        text = read_system_prompt(system_prompt)
-        return Way(
-            max_visual_tokens=read_visual_tokens(self._settings, detail),
-            system=(Message("system", text),) if text else (),
-            sampling=read_sampling(self._settings, tuple(drawn)),
-        )
-
     def _drop(self, conversation: Conversation) -> None:
         self._engine.forget(conversation.id)
         for turn in conversation.turns:
@@ -233,7 +212,7 @@ class Chat:
             )
             chat.attach(answer)
             yield self._busy(chat, texts, is_new)
-            for piece in _read(answer, turn, chat):
+            for piece in read_pieces(answer, turn, chat):
                 wait = describe_wait(piece, time.monotonic() - asked_at_s, texts)
                 yield _no_changes()._replace(chat=self._view.messages(chat, texts, wait))
         except VLMError as error:
@@ -279,21 +258,3 @@ class Chat:
             cancel_edit=gr.update(visible=False),
             written=written_chat(chat.turns, texts),
         )
-
-
-def _read(answer: Any, turn: Turn, chat: Conversation) -> Iterator[Piece]:
-    """Put an answer's pieces into the turn; yield as often as the page should change."""
-    shown_at_s, shown_stage = 0.0, ""
-    for piece in answer:
-        turn.answer += piece.text
-        turn.notices += [notice for notice in piece.notices if notice not in turn.notices]
-        if piece.stats is not None:
-            turn.stats = piece.stats
-            chat.finish(turn, piece.stats.finish_reason)
-        now_s = time.monotonic()
-        is_due = piece.stage != shown_stage or now_s - shown_at_s >= SHOWN_EVERY_S
-        if is_due and turn.end == "running" and not chat.is_closed:
-            shown_at_s, shown_stage = now_s, piece.stage
-            yield piece
-    if turn.end == "running":
-        raise RuntimeError("the engine's stream ended without its last piece")

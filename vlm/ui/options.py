@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from vlm.chat import Sampling
+from vlm.chat import Message, Sampling
 from vlm.config import Settings
 
 LARGEST_SEED = 2**31 - 1
 """Larger numbers lose digits on their way through a browser."""
-
 
 LONGEST_SYSTEM_PROMPT = 8000
 """Characters; a long page of instructions, a quarter of the context at most."""
@@ -76,3 +76,23 @@ def read_visual_tokens(settings: Settings, value: object) -> int:
     start = settings.picture.max_visual_tokens
     most = max(start, 1280)
     return min(most, int(VISUAL_TOKENS.bound(value, start)))
+
+
+class Way(NamedTuple):
+    """How a question is to be answered, as set on the page."""
+
+    max_visual_tokens: int
+    system: tuple[Message, ...]
+    """The system prompt, or nothing."""
+    sampling: Sampling
+
+
+def read_way(settings: Settings, options: tuple[Any, ...]) -> Way:
+    """Read picture detail, system prompt and what read_sampling() reads, in this order."""
+    detail, system_prompt, *drawn = options
+    text = read_system_prompt(system_prompt)
+    return Way(
+        max_visual_tokens=read_visual_tokens(settings, detail),
+        system=(Message("system", text),) if text else (),
+        sampling=read_sampling(settings, tuple(drawn)),
+    )
