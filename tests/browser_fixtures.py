@@ -33,7 +33,8 @@ _LAPTOP = {"viewport": {"width": 1366, "height": 768}, "locale": "en-GB"}
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """One headless Chromium for all tests; in CI a missing one is a failure."""
-    system = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+    found = map(shutil.which, (os.environ.get("CHROMIUM", ""), "chromium", "chromium-browser"))
+    system = next(filter(None, found), None)
     expect.set_options(timeout=_TIMEOUT_MS)
     with sync_playwright() as playwright:
         try:
