@@ -119,6 +119,8 @@ class FakeEngine:
     is_full: bool = False
     load_retries: int = 0
     rss_bytes: int = 3 * GIB
+    kv_cache_bytes: int = 128 * MIB
+    memory_calls: int = 0
     may_run: threading.Event = field(default_factory=threading.Event)
     steps: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
@@ -137,6 +139,7 @@ class FakeEngine:
         self.may_run.set()
         self.script, self.model_state = Script(), READY
         self.is_full, self.load_retries, self.rss_bytes = False, 0, 3 * GIB
+        self.kv_cache_bytes = 128 * MIB
         self.answers.clear()
         self.read.clear()
         self.forgotten.clear()
@@ -169,11 +172,12 @@ class FakeEngine:
 
     def memory(self) -> MemoryReading:
         """Give numbers that are easy to recognise."""
+        self.memory_calls += 1
         return MemoryReading(
             rss_bytes=self.rss_bytes,
             peak_rss_bytes=self.rss_bytes,
             weights_bytes=2 * GIB,
-            kv_cache_bytes=128 * MIB,
+            kv_cache_bytes=self.kv_cache_bytes,
             feature_cache_bytes=64 * MIB,
             available_bytes=5 * GIB,
             total_bytes=8 * GIB,
@@ -189,6 +193,11 @@ class FakeEngine:
         for answer in self.answers:
             if answer.request.conversation_id == conversation_id:
                 answer.stop()
+
+    def free_caches(self) -> int:
+        """Drop the caches; what they held is told in memory() no more."""
+        freed, self.kv_cache_bytes = self.kv_cache_bytes, 0
+        return freed
 
     def retry_load(self) -> None:
         """Count it."""

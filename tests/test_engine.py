@@ -452,6 +452,33 @@ def test_forget_stops_and_drops_a_conversation(engine, model, monkeypatch):
     assert engine.memory().conversations == 0
 
 
+def test_freed_caches_change_no_token_of_a_follow_up_or_of_a_running_answer(
+    engine, model, monkeypatch
+):
+    first = question()
+    told = done(engine.ask(first))[1]
+    answer = Message("assistant", "Red.", token_ids=told.token_ids)
+    chat = (*first.messages, answer, Message("user", "And what shape?"))
+    follow_up = AskRequest("a", chat, GREEDY)
+    expected = done(engine.ask(follow_up))[1].token_ids
+    before = engine.memory()
+    assert engine.free_caches() == before.kv_cache_bytes + before.feature_cache_bytes > 0
+    assert engine.memory().kv_cache_bytes == engine.memory().feature_cache_bytes == 0
+    again = done(engine.ask(follow_up))[1]
+    assert (again.token_ids, again.cached_tokens) == (expected, 0)
+
+    done(engine.ask(question("b")))
+    with monkeypatch.context() as patched:
+        began = slow_down(patched, model.decoder, "forward", layers=5)
+        running = engine.ask(follow_up)
+        assert began.wait(10)
+        engine.free_caches()
+        assert engine.memory().kv_cache_bytes > 0
+        assert done(running)[1].token_ids == expected
+    assert engine.memory().conversations == 1
+    assert done(engine.ask(follow_up))[1].cached_tokens > 0
+
+
 def test_secrets_of_interleaved_conversations_stay_apart(engine):
     """What one conversation is told never changes what another one answers (logits would)."""
     alone = {}

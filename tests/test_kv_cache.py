@@ -199,6 +199,19 @@ def test_dropped_while_out_does_not_come_back():
     assert caches.take("x", [1, 2, 3, 4]).length == 0
 
 
+def test_freed_caches_are_counted_and_one_that_is_out_comes_back():
+    caches = roomy()
+    give(caches, "a", [1, 2])
+    freed = caches.nbytes
+    out = caches.take("b", [1, 2, 3]).kv_cache
+    fill(out, 2)
+    assert caches.free() == freed > 0
+    assert caches.nbytes == out.nbytes
+    caches.give_back("b", out, [1, 2])
+    assert caches.take("b", [1, 2, 3]).length == 2
+    assert caches.take("a", [1, 2, 3]).length == 0
+
+
 def test_keys_must_match_the_cache():
     caches = roomy()
     prefix = caches.take("x", [1, 2, 3])

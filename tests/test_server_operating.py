@@ -11,6 +11,7 @@ from served_api import serving
 from vlm.chat import ChatEngine, ModelState, Piece
 from vlm.config import Settings
 from vlm.server.metrics import Metrics
+from vlm.units import MIB
 
 pytest_plugins = ("server_fixtures",)
 
@@ -138,5 +139,6 @@ def test_a_watched_engine_is_the_engine_in_all_else(api_engine: FakeEngine) -> N
     assert not {name for name in methods if not callable(getattr(watched, name, None))}
     watched.forget("one")
     watched.retry_load()
+    assert watched.free_caches() == 128 * MIB
     assert (api_engine.forgotten, api_engine.load_retries) == (["one"], 1)
     assert watched.state() is api_engine.model_state and watched.memory() == api_engine.memory()

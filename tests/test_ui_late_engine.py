@@ -12,6 +12,7 @@ from fake_engine import FakeEngine, Script, wait_until
 from vlm.chat import AskRequest, Message
 from vlm.errors import BusyError, GenerationError
 from vlm.ui.late_engine import LateEngine
+from vlm.units import MIB
 
 REQUEST = AskRequest("chat", (Message("user", "Hello?"),))
 
@@ -45,6 +46,7 @@ def test_a_question_waits_for_the_engine_and_is_answered(gate: threading.Event) 
     assert rest[-1].stage == "done"
     assert engine.requests == [REQUEST]
     assert late.state() == engine.state() and late.memory() == engine.memory()
+    assert (late.free_caches(), late.free_caches()) == (128 * MIB, 0)
 
 
 def test_a_stop_before_the_engine_ends_the_wait(gate: threading.Event) -> None:
@@ -124,7 +126,9 @@ def test_an_engine_that_cannot_be_made_says_so_and_can_be_tried_again() -> None:
 
 
 def test_memory_is_read_before_the_engine_is_there(gate: threading.Event) -> None:
-    reading = made_behind(gate, FakeEngine()).memory()
+    late = made_behind(gate, FakeEngine())
+    assert late.free_caches() == 0
+    reading = late.memory()
     assert reading.rss_bytes > 10_000_000 and reading.weights_bytes == 0
     assert 0 < reading.available_bytes <= reading.total_bytes
     assert reading.cores >= 1

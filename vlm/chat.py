@@ -108,6 +108,8 @@ class ModelState:
     is_bundled: bool = False
     precision: str = ""
     precision_reason: str = ""
+    parameters: int = 0
+    """Weights of the loaded model; 0 before it is."""
     notice: str = ""
     """A banner to show while this model is used, or empty."""
 
@@ -162,6 +164,12 @@ class ChatEngine(Protocol):
 
     def forget(self, conversation_id: str) -> None:
         """Stop and drop all that is kept for a conversation."""
+
+    def free_caches(self) -> int:
+        """Drop all caches that no running answer holds; return their bytes.
+
+        Costs only time: what is needed again is computed again, to the same answer.
+        """
 
     def retry_load(self) -> None:
         """Try to load the model again after it failed."""

@@ -104,6 +104,15 @@ class Engine:
         if (generator := self._generator) is not None:
             generator.caches.drop(conversation_id)
 
+    def free_caches(self) -> int:
+        """Drop all caches that no running answer holds; return their bytes.
+
+        Safe beside a running answer: its cache and the features it reads are its own.
+        """
+        if (generator := self._generator) is None:
+            return 0
+        return generator.caches.free() + generator.features.clear()
+
     def retry_load(self) -> None:
         """Try to load the model again after it failed; does nothing otherwise."""
         with self._queue.changed:

@@ -183,6 +183,13 @@ class ConversationCaches:
             self._kept.pop(conversation_id, None)
             self._out.pop(conversation_id, None)
 
+    def free(self) -> int:
+        """Forget all caches but those that are out, which come back; return their bytes."""
+        with self._lock:
+            freed = self._kept_bytes()
+            self._kept.clear()
+            return freed
+
     def _kept_bytes(self) -> int:
         return sum(kept.kv_cache.nbytes for kept in self._kept.values())
 
@@ -237,10 +244,12 @@ class FeatureCache:
             while self._kept_bytes() > self._budget_bytes:
                 self._kept.popitem(last=False)
 
-    def clear(self) -> None:
-        """Forget all features."""
+    def clear(self) -> int:
+        """Forget all features; return their bytes."""
         with self._lock:
+            freed = self._kept_bytes()
             self._kept.clear()
+            return freed
 
     def _kept_bytes(self) -> int:
         return sum(features.nbytes for features in self._kept.values())

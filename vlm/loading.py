@@ -22,6 +22,7 @@ from vlm.hardware import this_machine
 from vlm.kv_cache import ConversationCaches, FeatureCache
 from vlm.memory import free_memory
 from vlm.model_source import DownloadProgress, ModelFolder, find_model
+from vlm.numa import stay_on_one_node, weight_files_bytes
 from vlm.precision import choose_precision
 from vlm.request_checks import AnswerLimits
 
@@ -36,8 +37,10 @@ def load_generator(settings: Settings, report: Report) -> Generator:
     Raises ModelError with a sentence, and whatever `report` raises.
     """
     report(ModelState("finding", "Looking for the model."))
-    use_threads(settings.model.threads)
     folder = _find(settings, report)
+    # 16-bit files may become 32-bit weights.
+    cores = stay_on_one_node(this_machine(), 2 * weight_files_bytes(folder.path))
+    use_threads(settings.model.threads, cores)
     state = ModelState(
         "loading",
         f"Loading {folder.name}.",
@@ -69,6 +72,7 @@ def load_generator(settings: Settings, report: Report) -> Generator:
             state,
             stage="ready",
             message="Ready.",
+            parameters=model.info.parameters,
             precision=plan.name,
             precision_reason=plan.reason,
             notice=" ".join(filter(None, (folder.notice, model.info.notice))),
@@ -91,15 +95,14 @@ def verdict_file() -> Path | None:
     return cache / "talk-to-pictures" / "precision.json"
 
 
-def use_threads(threads: int) -> None:
+def use_threads(threads: int, cores: int | None = None) -> None:
     """Compute with so many threads from this thread on; 0: with the cores this process has.
 
     OMP_NUM_THREADS, when a person set it, counts before the cores.
     """
     asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    torch.set_num_threads(
-        threads or (int(asked) if asked.isdigit() else 0) or this_machine().usable_cores
-    )
+    own = int(asked) if asked.isdigit() else 0
+    torch.set_num_threads(threads or own or cores or this_machine().usable_cores)
 
 
 def _find(settings: Settings, report: Report) -> ModelFolder:

@@ -112,6 +112,10 @@ class WatchedEngine:
         """Stop and drop all that is kept for a conversation."""
         self._engine.forget(conversation_id)
 
+    def free_caches(self) -> int:
+        """Drop all caches that no running answer holds; return their bytes."""
+        return self._engine.free_caches()
+
     def retry_load(self) -> None:
         """Try to load the model again."""
         self._engine.retry_load()

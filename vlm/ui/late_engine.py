@@ -123,6 +123,10 @@ class LateEngine:
         if self._engine is not None:
             self._engine.forget(conversation_id)
 
+    def free_caches(self) -> int:
+        """Drop the engine's caches; before it is there nothing is cached."""
+        return 0 if self._engine is None else self._engine.free_caches()
+
     def retry_load(self) -> None:
         """Try again what failed: making the engine, or loading its model."""
         if self._engine is not None:
