@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import time
-import uuid
 from dataclasses import dataclass
 from typing import Any
 
 import anyio.to_thread
-from PIL import Image
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from vlm.chat import AskRequest, ChatEngine, Message, ModelState, Sampling
+from vlm.chat import AskRequest, ChatEngine, ModelState
 from vlm.errors import VLMError
-from vlm.images import Picture, open_picture
+from vlm.images import Picture
 from vlm.server.bodies import BodyReader
 from vlm.server.following import Follower
 from vlm.server.metrics import Metrics
 from vlm.server.pictures import PictureReader
 from vlm.server.refusals import Refusal, refusal_of
 from vlm.server.schema import WarmupBody
+from vlm.warm_up import drawn_picture, warm_up_request
 
 _STATUS = {"ready": 200, "failed": 500}
 
@@ -57,20 +56,14 @@ class Operating:
         state = self.engine.state()
         if state.stage == "failed":
             raise Refusal(500, state.message, "model_failed")
-        conversation_id = f"warm-up {uuid.uuid4().hex}"
-        question = AskRequest(
-            conversation_id,
-            (Message("user", "Describe this picture.", (picture,)),),
-            Sampling(temperature=0.0, max_new_tokens=2),
-            self.max_visual_tokens,
-        )
+        question = warm_up_request(picture, self.max_visual_tokens)
         began_s = time.perf_counter()
         try:
             await self._ask(question, request)
         except VLMError as error:
             raise refusal_of(error) from error
         finally:
-            self.engine.forget(conversation_id)
+            self.engine.forget(question.conversation_id)
         latency_ms = round(1000 * (time.perf_counter() - began_s), 1)
         return JSONResponse({"status": "ready", "latency_ms": latency_ms})
 
@@ -89,7 +82,7 @@ class Operating:
             given = await self.bodies.parse(request, WarmupBody)
             if given.picture:
                 return (await self.pictures.open([given.picture]))[0]
-        return await anyio.to_thread.run_sync(_drawn_picture)
+        return await anyio.to_thread.run_sync(drawn_picture)
 
 
 def _health(state: ModelState) -> dict[str, Any]:
@@ -111,7 +104,3 @@ def _health(state: ModelState) -> dict[str, Any]:
             "eta_s": state.eta_s,
         }
     return body
-
-
-def _drawn_picture() -> Picture:
-    return open_picture(Image.new("RGB", (512, 384), (96, 144, 192)), name="warm-up")

@@ -138,6 +138,7 @@ _QUESTIONS: dict[str, str] = {
     "This chat is already being answered. Wait for the answer, or press Stop first.": (
         "这个对话正在回答中。请等待，或先按停止。"
     ),
+    "The warm-up was stopped. Try again.": "预热已被停止，请重试。",
     "{count} questions are waiting already and the limit is {limit}. Try again in a minute.": (
         "已有 {count} 个问题在等待，上限是 {limit}。请过一分钟再试。"
     ),
