@@ -209,7 +209,7 @@ def test_questions_have_the_length_that_is_wanted(bundled_folder: Path) -> None:
 
 def bench_geometry(folder: Path) -> object:
     """The picture geometry of a folder."""
-    from vlm.patches import PictureGeometry
+    from vlm.picture_size import PictureGeometry
 
     return PictureGeometry.from_folder(folder)
 

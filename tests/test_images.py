@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import pillow_heif
 import pytest
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFile
 
 from vlm.errors import PictureError
-from vlm.images import PictureLimits, open_picture, safe_name
-from vlm.patches import PictureGeometry, patch_picture
+from vlm.images import PictureLimits, open_picture, peek_size, safe_name
+from vlm.patches import patch_picture
+from vlm.picture_size import PictureGeometry
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -103,12 +104,21 @@ def test_pictures_are_upright_as_displayed(kind, orientation):
     stored = upright.transpose(undo[orientation]) if orientation in undo else upright
     exif = Image.Exif()
     exif[0x0112] = orientation
-    picture = open_picture(saved(stored, kind, exif=exif.tobytes()))
+    file = saved(stored, kind, exif=exif.tobytes())
+    picture = open_picture(file)
     assert picture.image.size == (picture.width_px, picture.height_px) == (48, 96)
+    assert peek_size(file) == (48, 96), "told before it is decoded"
     assert is_near(at(picture, 0.5, 0.1), RED) and is_near(at(picture, 0.1, 0.9), BLUE)
     assert is_near(at(picture, 0.9, 0.9), BLACK)
     # Else whoever saves or shows the upright pixels would turn them again.
     assert picture.image.getexif().get(0x0112) is None
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP", "AVIF"])
+def test_a_size_is_told_without_decoding(kind, monkeypatch):
+    file = saved(Image.new("RGB", (48, 96), RED), kind)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda image: pytest.fail("decoded"))
+    assert peek_size(file) == (48, 96)
 
 
 def test_the_hash_is_of_what_the_model_sees():

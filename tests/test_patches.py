@@ -15,7 +15,8 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
 
 from vlm.errors import CheckpointError, PictureError
 from vlm.images import PictureLimits, open_picture
-from vlm.patches import PictureGeometry, fit_size, patch_picture
+from vlm.patches import patch_picture
+from vlm.picture_size import PictureGeometry, fit_size
 
 CLIP = PictureGeometry(
     mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711)

@@ -36,7 +36,7 @@ from vlm.packing import (
     UnitPacker,
     weight_units,
 )
-from vlm.patches import PictureGeometry
+from vlm.picture_size import PictureGeometry
 from vlm.precision import PrecisionPlan
 from vlm.prompt import ChatTokenizer
 from vlm.skeleton import EMBED, Skeleton, build_skeleton

@@ -108,6 +108,24 @@ def open_picture(
         return _decode(file, name, limits)
 
 
+def peek_size(
+    source: str | Path | bytes, limits: PictureLimits = DEFAULT_LIMITS
+) -> tuple[int, int]:
+    """Read the upright (width, height) in px out of a picture file's header; decodes nothing.
+
+    Raises PictureError like open_picture(), except for faults of the pixels.
+    """
+    _hush_pillow()
+    with _open_source(source, limits) as stream:
+        file = open_lazily(stream)
+        _check_size(file.image.size, limits)
+        # Asked for the EXIF data of a PNG file that has none in its header, Pillow decodes it all.
+        # The size it gives for a TIFF file is upright already.
+        has_turn = file.kind != "TIFF" and (file.kind != "PNG" or "exif" in file.image.info)
+        turn = _UPRIGHT.get(_orientation(file.image)) if has_turn else None
+        return _upright_size(file.image.size, turn)
+
+
 def safe_name(name: str) -> str:
     """The last part of a file name, without directories or control characters, for display."""
     last = name.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]

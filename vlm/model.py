@@ -9,7 +9,7 @@ import torch
 
 from vlm.decoder import Decoder
 from vlm.errors import CheckpointError
-from vlm.patches import PictureGeometry
+from vlm.picture_size import PictureGeometry
 from vlm.precision import PrecisionPlan
 from vlm.prompt import ChatTokenizer
 from vlm.vision import VisionTower

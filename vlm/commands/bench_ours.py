@@ -21,7 +21,8 @@ from vlm.commands.doctor_pictures import draw_shapes
 from vlm.config import load_settings
 from vlm.engine import Engine
 from vlm.errors import ModelError
-from vlm.patches import MeasuredPicture, PictureGeometry, measure_picture
+from vlm.patches import MeasuredPicture, measure_picture
+from vlm.picture_size import PictureGeometry
 from vlm.prompt import ChatTokenizer
 
 BOXES_TOKENS = 128

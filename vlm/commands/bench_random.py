@@ -20,7 +20,7 @@ from vlm.architecture import CONFIG_FILE, read_json
 from vlm.errors import ConfigError
 from vlm.hub_cache import INDEX_FILE, damaged_files
 from vlm.model_source import BUNDLED_FOLDER
-from vlm.patches import PictureGeometry
+from vlm.picture_size import PictureGeometry
 from vlm.prompt import ChatTokenizer
 from vlm.skeleton import build_skeleton
 from vlm.units import format_bytes

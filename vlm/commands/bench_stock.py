@@ -18,7 +18,8 @@ from vlm.commands.bench_questions import (
     noise_picture,
 )
 from vlm.commands.bench_row import BenchJob, BenchRow, best
-from vlm.patches import PatchedPicture, PictureGeometry, patch_picture
+from vlm.patches import PatchedPicture, patch_picture
+from vlm.picture_size import PictureGeometry
 from vlm.prompt import ChatTokenizer, Prompt
 
 

@@ -21,7 +21,8 @@ from vlm.commands.bench_server import ChatServer
 from vlm.commands.bench_stream import StreamedAnswer
 from vlm.images import Picture
 from vlm.model_source import BUNDLED_FOLDER
-from vlm.patches import PictureGeometry, measure_picture
+from vlm.patches import measure_picture
+from vlm.picture_size import PictureGeometry
 from vlm.prompt import ChatTokenizer
 
 CHUNKS_NOTE = "The server counted no tokens, so the parts it streamed were counted."
