@@ -18,9 +18,12 @@ _FONT = (
     "PingFang SC", "Microsoft YaHei", "Noto Sans CJK SC", "sans-serif",
 )  # fmt: skip
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "Liberation Mono", "monospace")
+WHILE_VISIBLE_JS = (_FOLDER / "while_visible.js").read_text(encoding="utf-8")
+"""What makes the panel tick."""
 _HEAD = (
     '<meta name="color-scheme" content="light dark">'
     f"<script>{(_FOLDER / 'drop.js').read_text(encoding='utf-8')}</script>"
+    f"<script>{(_FOLDER / 'history.js').read_text(encoding='utf-8')}</script>"
 )
 
 
@@ -32,6 +35,14 @@ def theme() -> gr.themes.Base:
         radius_size=gr.themes.sizes.radius_lg,
         font=_FONT,
         font_mono=_MONO,
+    ).set(
+        # The usual greys are too faint: text needs a contrast of 4.5.
+        body_text_color_subdued="*neutral_600",
+        body_text_color_subdued_dark="*neutral_300",
+        input_placeholder_color="*neutral_600",
+        input_placeholder_color_dark="*neutral_300",
+        block_label_text_color="*neutral_600",
+        block_title_text_color="*neutral_600",
     )
 
 
