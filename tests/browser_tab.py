@@ -41,7 +41,21 @@ class Tab:
             expect(self.thumbnails).to_have_count(0)
             expect(self.toast).to_have_count(0)
         except (AssertionError, Error):
+            self.page.evaluate("localStorage.clear(), sessionStorage.clear()")
             self.load()
+
+    def reload(self) -> Tab:
+        """Load the page again, as a person does."""
+        self.page.reload()
+        expect(self.page.locator(".panel")).to_be_visible()
+        return self
+
+    def earlier_chats(self) -> Locator:
+        """The rows of the folded list, unfolded."""
+        fold = self.page.locator("#earlier-chats")
+        if not fold.locator(".kept").is_visible():
+            fold.locator("button.label-wrap").click()
+        return fold.locator("li")
 
     def button(self, name: str) -> Locator:
         """The button under the chat: retry, undo or clear."""

@@ -158,6 +158,8 @@ _QUESTIONS: dict[str, str] = {
     ),
     "The app is shutting down; start it again to ask.": "程序正在关闭，请重新启动后再提问。",
     EN.broke: ZH.broke,
+    EN.unanswered: ZH.unanswered,
+    EN.picture_lost: ZH.picture_lost,
 }
 
 _LOADING: dict[str, str] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -45,9 +46,11 @@ class Turn:
 class Conversation:
     """The turns of one chat; safe to use from several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Sequence[Turn] = (), kept_id: str = "") -> None:
+        """Start empty, or with turns of a kept chat and its id in the browser's list."""
         self.id = uuid.uuid4().hex
-        self.turns: list[Turn] = []
+        self.kept_id = kept_id or uuid.uuid4().hex
+        self.turns = list(turns)
         self._running: Answer | None = None
         self._is_stop_wanted = False
         self._is_closed = False

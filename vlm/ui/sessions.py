@@ -5,6 +5,8 @@ Nothing here is global: the store belongs to the page that made it.
 
 from __future__ import annotations
 
+import hmac
+import secrets
 import threading
 import time
 from collections import OrderedDict
@@ -42,6 +44,10 @@ class Session:
     """The reading of the pictures in the input, before they are sent."""
     left_at_s: float | None = None
     """When the tab was closed, or lost its connection."""
+    visitor: str = ""
+    """The name that the visitor logged in with, if any."""
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
+    """Known to this tab only: who shows it after a reload gets the tab's chat back."""
 
     def is_repeat(self, text: str, uploads: tuple[str, ...], within_s: float) -> bool:
         """Say whether the same was sent a moment ago (a double click); remember this one."""
@@ -90,12 +96,29 @@ class Sessions:
             self._drop(old.conversation)
         return session
 
-    def start_anew(self, session: Session) -> Conversation:
-        """Give the tab an empty chat and drop the one it had."""
+    def start_anew(self, session: Session, chat: Conversation | None = None) -> Conversation:
+        """Give the tab another chat, an empty one if none is given; drop the one it had."""
         with self._lock:
-            old, session.conversation = session.conversation, Conversation()
+            old, session.conversation = session.conversation, chat or Conversation()
         self._drop(old)
         return session.conversation
+
+    def take_over(self, session: Session, token: str, is_gone: bool) -> bool:
+        """Give the tab the chat it had before it was loaded again; False when there is none.
+
+        The tab of before must have left; is_gone: the browser says so, it is the same tab.
+        """
+        with self._lock:
+            old = next((one for one in self._sessions.values() if _is_before(one, token)), None)
+            if old in (None, session) or not (is_gone or old.left_at_s is not None):
+                return False
+            if old.visitor != session.visitor or not old.conversation.turns:
+                return False
+            mine, session.conversation = session.conversation, old.conversation
+            old.conversation = Conversation()
+        self._drop(mine)
+        session.conversation.stop()
+        return True
 
     def leave(self, session_hash: str | None) -> None:
         """A tab was closed or lost its connection: its work stops, its chat waits a while."""
@@ -127,3 +150,7 @@ class Sessions:
     def _drop(self, conversation: Conversation) -> None:
         conversation.close()
         self._on_drop(conversation)
+
+
+def _is_before(session: Session, token: str) -> bool:
+    return hmac.compare_digest(session.token.encode(), token.encode(errors="replace"))

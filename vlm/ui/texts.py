@@ -111,6 +111,26 @@ class Texts:
     tasks: tuple[tuple[str, str, str], ...]
     """Quick tasks: name, button, and the question that is filled in."""
     webcam: str
+    # Earlier chats
+    earlier_chats: str
+    no_earlier: str
+    no_title: str
+    history_hint: str
+    new_chat_hint: str
+    drop_chat: str
+    drop_all: str
+    sure_drop: str
+    sure_drop_all: str
+    export_zip: str
+    export_json: str
+    import_chats: str
+    imported: str
+    not_imported: str
+    nothing_to_export: str
+    kept_broken: str
+    small_pictures: str
+    unanswered: str
+    picture_lost: str
     # The panel
     memory: str
     process: str
@@ -127,6 +147,17 @@ class Texts:
     model: str
     conversations: str
     not_known: str
+    memory_line: str
+    cpu_line: str
+    two_minutes: str
+    model_size: str
+    free_caches: str
+    warm_up: str
+    upkeep_hint: str
+    freed: str
+    nothing_to_free: str
+    warming_up: str
+    warmed_up: str
 
     def end(self, finish_reason: str) -> str:
         """Name a finish reason in words."""
@@ -171,7 +202,7 @@ EN = Texts(
     ask_here="Ask about a picture",
     retry="Retry",
     undo="Undo",
-    clear="Clear",
+    clear="New chat",
     left_out='"{name}" was taken out: {why}',
     editing="Editing question {number}. Sending it replaces it; what came after it is dropped.",
     cancel_edit="Cancel",
@@ -278,6 +309,37 @@ EN = Texts(
         ),
     ),
     webcam="Take a photo",
+    earlier_chats="Earlier chats",
+    no_earlier="None yet.",
+    no_title="Picture",
+    history_hint=(
+        "Kept in this browser only, up to 3 MB; the oldest go first. “New chat” puts the "
+        "present one here."
+    ),
+    new_chat_hint=(
+        "Starts an empty chat. The present one stays under “Earlier chats”, where it can be "
+        "deleted."
+    ),
+    drop_chat="Delete",
+    drop_all="Delete all",
+    sure_drop="Delete?",
+    sure_drop_all="Delete all for good?",
+    export_zip="Save as ZIP",
+    export_json="Save as JSON",
+    import_chats="Import JSON",
+    imported="Chats taken from the file: {count}. They are under “Earlier chats”.",
+    not_imported=(
+        "This file holds no chats of this page, or is larger than 8 MB. Choose a file made by "
+        "“Save as JSON”."
+    ),
+    nothing_to_export="There is no chat to save yet.",
+    kept_broken="A chat kept in this browser could not be read and is left out.",
+    small_pictures=(
+        "Pictures of this chat are small copies now, and a follow-up question sees only these. "
+        "Add a picture again where detail matters."
+    ),
+    unanswered="This question was not answered. Press Retry to ask it again.",
+    picture_lost="Pictures of this question that are no longer kept: {count}",
     memory="Memory",
     process="This app: {size}",
     weights="weights",
@@ -293,6 +355,19 @@ EN = Texts(
     model="Model",
     conversations="Chats kept ready",
     not_known="not known yet",
+    memory_line="Memory over the last two minutes: now {now}, {most} at most",
+    cpu_line="CPU over the last two minutes: now {percent} %",
+    two_minutes="The last two minutes",
+    model_size="{count} parameters, {size}",
+    free_caches="Free caches",
+    warm_up="Warm up",
+    upkeep_hint=(
+        "Freed caches, also those of others, are read again when needed: slower, never different."
+    ),
+    freed="Freed {size}.",
+    nothing_to_free="There was nothing to free.",
+    warming_up="Warming up …",
+    warmed_up="Ready: first token after {time}.",
 )
 
 ZH = Texts(
@@ -318,7 +393,7 @@ ZH = Texts(
     ask_here="就图片提问",
     retry="重新回答",
     undo="撤回",
-    clear="清空",
+    clear="新对话",
     left_out="已移除“{name}”：{why}",
     editing="正在修改第 {number} 个问题。发送后将替换它，其后的内容会删除。",
     cancel_edit="取消",
@@ -406,6 +481,25 @@ ZH = Texts(
         ("translate", "翻译文字", "把图中的所有文字翻译成中文。先写出每行原文，再写出译文。"),
     ),
     webcam="拍照",
+    earlier_chats="以前的对话",
+    no_earlier="还没有。",
+    no_title="图片",
+    history_hint="只保存在这个浏览器中，最多 3 MB，最旧的先删除。点“新对话”会把当前对话放到这里。",
+    new_chat_hint="开始新的对话。当前对话保留在“以前的对话”中，可在那里删除。",
+    drop_chat="删除",
+    drop_all="全部删除",
+    sure_drop="删除？",
+    sure_drop_all="确定全部删除？",
+    export_zip="保存为 ZIP",
+    export_json="保存为 JSON",
+    import_chats="导入 JSON",
+    imported="已从文件导入对话：{count}，见“以前的对话”。",
+    not_imported="这个文件不是本页面的对话，或超过 8 MB。请选择用“保存为 JSON”生成的文件。",
+    nothing_to_export="还没有可以保存的对话。",
+    kept_broken="这个浏览器中保存的一段对话无法读取，已略过。",
+    small_pictures="这段对话的图片现在是缩小的副本，继续提问时模型只看到副本。需要细节时请重新添加图片。",
+    unanswered="这个问题没有得到回答。点“重新回答”可再次提问。",
+    picture_lost="此问题中未保留的图片：{count}",
     memory="内存",
     process="本程序：{size}",
     weights="权重",
@@ -421,6 +515,17 @@ ZH = Texts(
     model="模型",
     conversations="已缓存的对话",
     not_known="尚未知",
+    memory_line="最近两分钟的内存：现在 {now}，最高 {most}",
+    cpu_line="最近两分钟的处理器：现在 {percent} %",
+    two_minutes="最近两分钟",
+    model_size="{count} 参数，{size}",
+    free_caches="释放缓存",
+    warm_up="预热",
+    upkeep_hint="释放的缓存（包括他人的）需要时会重新计算：只会变慢，回答不变。",
+    freed="已释放 {size}。",
+    nothing_to_free="没有可释放的缓存。",
+    warming_up="正在预热……",
+    warmed_up="就绪：{time} 后出现首个词元。",
 )
 
 _BY_LANGUAGE: dict[Language, Texts] = {"en": EN, "zh": ZH}
