@@ -8,12 +8,26 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
-from vlm.chat import AnswerStats, AskRequest, FinishReason, MemoryReading, ModelState, Piece
+from vlm.chat import (
+    AnswerStats,
+    AskRequest,
+    Capacity,
+    FinishReason,
+    MemoryReading,
+    ModelState,
+    Piece,
+    Rates,
+)
 from vlm.errors import BusyError
-from vlm.units import GIB, MIB
+from vlm.picture_size import PictureGeometry
+from vlm.units import GIB, KIB, MIB
 
 READY = ModelState(
-    "ready", model="fake/Fake-VL", precision="mixed", precision_reason="fastest of two measured"
+    "ready",
+    model="fake/Fake-VL",
+    precision="mixed",
+    precision_reason="fastest of two measured",
+    capacity=Capacity(8192, 224 * KIB, PictureGeometry()),
 )
 
 
@@ -116,6 +130,7 @@ class FakeEngine:
     read: list[FakeAnswer] = field(default_factory=list)
     """Read-aheads, in order."""
     forgotten: list[str] = field(default_factory=list)
+    measured: Rates = Rates()
     is_full: bool = False
     load_retries: int = 0
     rss_bytes: int = 3 * GIB
@@ -137,7 +152,7 @@ class FakeEngine:
         """End all answers and be as new."""
         self.close()
         self.may_run.set()
-        self.script, self.model_state = Script(), READY
+        self.script, self.model_state, self.measured = Script(), READY, Rates()
         self.is_full, self.load_retries, self.rss_bytes = False, 0, 3 * GIB
         self.kv_cache_bytes = 128 * MIB
         self.answers.clear()
@@ -169,6 +184,10 @@ class FakeEngine:
     def state(self) -> ModelState:
         """Give the state the test set."""
         return self.model_state
+
+    def rates(self) -> Rates:
+        """Give the rates the test set."""
+        return self.measured
 
     def memory(self) -> MemoryReading:
         """Give numbers that are easy to recognise."""

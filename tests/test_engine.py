@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vlm.chat import AskRequest, Message, Sampling
+from vlm.chat import AskRequest, Message, Rates, Sampling
 from vlm.config import ModelSettings, ServerSettings, Settings
 from vlm.engine import Engine
 from vlm.errors import (
@@ -22,6 +22,7 @@ from vlm.errors import (
     VLMError,
 )
 from vlm.images import open_picture
+from vlm.picture_size import fit_size
 
 STOP_S = 0.3
 GREEDY = Sampling(temperature=0.0, presence_penalty=0.0, max_new_tokens=6)
@@ -199,6 +200,36 @@ def test_an_answer_streams_its_stages_and_true_figures(engine):
     assert memory.kv_cache_bytes > 0 and memory.feature_cache_bytes > 0
     assert memory.weights_bytes > 8_000_000
     assert memory.peak_rss_bytes >= memory.rss_bytes > memory.weights_bytes
+
+
+def test_what_an_engine_measured_and_what_its_model_holds_is_told(engine, model):
+    _, stats = done(engine.ask(question(text="What is this?", pictures=(BLUE,))))
+    rates = engine.rates()
+    assert rates.vision_tps and rates.prefill_tps and rates.decode_tps
+    capacity = engine.state().capacity
+    size = fit_size(BLUE.width_px, BLUE.height_px, capacity.geometry, 512)
+    assert size[0] * size[1] // capacity.geometry.token_side_px**2 == stats.visual_tokens
+    cache = model.decoder.new_cache()
+    cache.reserve(256)
+    assert capacity.kv_token_bytes == cache.nbytes // 256
+    assert capacity.context_tokens == engine._generator.limits.context_tokens
+
+
+def test_a_picture_read_ahead_is_measured_and_a_stopped_one_is_not(bundled_folder, monkeypatch):
+    engine = Engine(settings_for(bundled_folder))
+    try:
+        wait_until(lambda: engine.state().stage == "ready", 60)
+        with monkeypatch.context() as slowly:
+            began = slow_down(slowly, engine._generator.model.vision, "encode")
+            answer = engine.read_ahead(question())
+            assert began.wait(10)
+            answer.stop()
+            done(answer)
+        assert engine.rates() == Rates()
+        done(engine.read_ahead(question()))
+        assert engine.rates().vision_tps and engine.rates().decode_tps is None
+    finally:
+        engine.close()
 
 
 def test_pictures_inside_the_reused_prefix_need_no_vision_work(engine, model, monkeypatch):

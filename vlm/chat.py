@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from vlm.images import Picture
+from vlm.picture_size import PictureGeometry
 
 Role = Literal["system", "user", "assistant"]
 FinishReason = Literal["stop", "length", "cancelled", "loop"]
@@ -95,6 +96,31 @@ class Piece:
 
 
 @dataclass(frozen=True)
+class Rates:
+    """How fast answers came lately, as measured; None where nothing was measured yet."""
+
+    vision_tps: float | None = None
+    """Visual tokens encoded a second."""
+    prefill_tps: float | None = None
+    """Prompt tokens forwarded a second."""
+    decode_tps: float | None = None
+    """Tokens written a second, after the first."""
+    turn_s: float | None = None
+    """Seconds a question at the head of a busy queue waits for its turn."""
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What a loaded model can hold, and what a picture takes of it."""
+
+    context_tokens: int
+    """The longest chat, its answer included."""
+    kv_token_bytes: int
+    """Memory each token of a chat takes."""
+    geometry: PictureGeometry
+
+
+@dataclass(frozen=True)
 class ModelState:
     """Where the model is on its way from disk or network to ready."""
 
@@ -110,6 +136,10 @@ class ModelState:
     precision_reason: str = ""
     parameters: int = 0
     """Weights of the loaded model; 0 before it is."""
+    server: str = ""
+    """Host and port of the server that runs the model; empty: this process does."""
+    capacity: Capacity | None = None
+    """None until the model is loaded, and where it is not known."""
     notice: str = ""
     """A banner to show while this model is used, or empty."""
 
@@ -161,6 +191,9 @@ class ChatEngine(Protocol):
 
     def memory(self) -> MemoryReading:
         """Read memory and CPU use; never blocks on the model."""
+
+    def rates(self) -> Rates:
+        """Say how fast answers came lately; never blocks."""
 
     def forget(self, conversation_id: str) -> None:
         """Stop and drop all that is kept for a conversation."""

@@ -25,6 +25,11 @@ class DecoderConfig:
     context_tokens: int
     tie_word_embeddings: bool
 
+    @property
+    def kv_token_bytes(self) -> int:
+        """Bytes that one token takes in a cache: fp32 keys and values of all layers."""
+        return 4 * 2 * self.layers * self.kv_heads * self.head_dim
+
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> DecoderConfig:
         """Read a checkpoint's whole config.json. Raises CheckpointError."""

@@ -11,13 +11,14 @@ import threading
 from dataclasses import replace
 
 from vlm.answer_stream import ABANDONED_S, AnswerStream, Job
-from vlm.chat import AskRequest, MemoryReading, ModelState, Piece
+from vlm.chat import AskRequest, MemoryReading, ModelState, Piece, Rates
 from vlm.config import Settings
 from vlm.errors import GenerationError, ModelError, Stopped, VLMError
 from vlm.generate import Generator
 from vlm.job_queue import JobQueue
 from vlm.loading import load_generator
 from vlm.memory import ProcessProbe
+from vlm.stats import RateMeter
 from vlm.turns import Turns
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class Engine:
         self._abandoned_s = abandoned_s
         self._queue = JobQueue(settings.server.queue_size, settings.server.answers_at_once)
         self._probe = ProcessProbe(settings.model.threads or None)
+        self._meter = RateMeter()
         self._generator: Generator | None = None
         self._turns: Turns | None = None
         self._state = ModelState("finding", "Looking for the model.")
@@ -92,6 +94,10 @@ class Engine:
             cores=process.cores,
             conversations=generator.caches.count if generator else 0,
         )
+
+    def rates(self) -> Rates:
+        """Say how fast answers came lately; never blocks."""
+        return self._meter.rates()
 
     def forget(self, conversation_id: str) -> None:
         """Stop and drop all that is kept for a conversation; returns at once."""
@@ -156,7 +162,7 @@ class Engine:
         """Load the model, or fail all who wait and sleep until retry_load() or close()."""
         try:
             generator = load_generator(self._settings, self._report)
-            self._generator, self._turns = generator, Turns(generator, self._queue)
+            self._generator, self._turns = generator, Turns(generator, self._queue, self._meter)
             return
         except Stopped:
             return

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from vlm.chat import ModelState
+from vlm.chat import Capacity, ModelState
 from vlm.checkpoint import load_model
 from vlm.config import Settings
 from vlm.generate import Generator
@@ -73,6 +73,9 @@ def load_generator(settings: Settings, report: Report) -> Generator:
             stage="ready",
             message="Ready.",
             parameters=model.info.parameters,
+            capacity=Capacity(
+                limits.context_tokens, model.decoder.config.kv_token_bytes, model.geometry
+            ),
             precision=plan.name,
             precision_reason=plan.reason,
             notice=" ".join(filter(None, (folder.notice, model.info.notice))),

@@ -126,6 +126,7 @@ class PromptPass:
                 partial(self._progress, "vision", done, share),
             )
             self._features.put(picture.key, features)
+            self._clock.encoded_tokens += picture.visual_tokens
         self._progress("vision", done, share, 1.0)
         return features
 

@@ -16,6 +16,7 @@ from vlm.chat import Piece
 from vlm.errors import GenerationError, Stopped, VLMError
 from vlm.generate import Generator
 from vlm.job_queue import JobQueue
+from vlm.stats import RateMeter
 
 logger = logging.getLogger(__name__)
 
@@ -27,9 +28,10 @@ give or take the time of one layer and of one token."""
 class Turns:
     """The answers on their way; belongs to the owner thread."""
 
-    def __init__(self, generator: Generator, queue: JobQueue) -> None:
+    def __init__(self, generator: Generator, queue: JobQueue, meter: RateMeter) -> None:
         self._generator = generator
         self._queue = queue
+        self._meter = meter
         self._runs: dict[Job, AnswerRun] = {}
         self._stepped_at = 0.0
         self._forgotten: set[str] = set()
@@ -64,8 +66,11 @@ class Turns:
             if job.is_ahead:
                 self._read_ahead(job, listener)
             else:
+                self._meter.note_turn(job.clock)
                 run = self._generator.begin(job.request, listener, job.clock)
                 self._runs[job] = run
+                if job.clock.first_token_at is not None:  # not stopped before
+                    self._meter.note_prompt(job.clock)
                 self._end_if_over(job, run)
         except Exception as error:
             self._fail(job, error)
@@ -77,6 +82,8 @@ class Turns:
         if stats.finish_reason == "cancelled" and not job.is_stopped:
             self._queue.put_back(job)
             return
+        if stats.finish_reason == "stop":
+            self._meter.note_prompt(job.clock)
         with self._queue.changed:  # forget() looks and marks under the same lock
             job.finish(stats)
             self._drop_forgotten(job)
@@ -94,6 +101,7 @@ class Turns:
         if run.error is not None:
             self._fail(job, run.error)
         elif run.is_over:
+            self._meter.note_answer(job.clock)
             with self._queue.changed:
                 job.finish(run.stats())
                 self._forget(job)

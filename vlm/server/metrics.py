@@ -10,7 +10,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from vlm.chat import Answer, AnswerStats, AskRequest, ChatEngine, MemoryReading, ModelState, Piece
+from vlm.chat import (
+    Answer,
+    AnswerStats,
+    AskRequest,
+    ChatEngine,
+    MemoryReading,
+    ModelState,
+    Piece,
+    Rates,
+)
 from vlm.errors import BusyError
 
 _SECONDS = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
@@ -107,6 +116,10 @@ class WatchedEngine:
     def memory(self) -> MemoryReading:
         """Read memory and CPU use."""
         return self._engine.memory()
+
+    def rates(self) -> Rates:
+        """Say how fast answers came lately."""
+        return self._engine.rates()
 
     def forget(self, conversation_id: str) -> None:
         """Stop and drop all that is kept for a conversation."""

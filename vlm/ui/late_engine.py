@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
-from vlm.chat import Answer, AskRequest, ChatEngine, MemoryReading, ModelState, Piece
+from vlm.chat import Answer, AskRequest, ChatEngine, MemoryReading, ModelState, Piece, Rates
 from vlm.errors import BusyError, GenerationError
 from vlm.memory import ProcessProbe
 from vlm.stats import AnswerClock
@@ -113,6 +113,10 @@ class LateEngine:
             cores=now.cores,
             conversations=0,
         )
+
+    def rates(self) -> Rates:
+        """Say how fast answers came lately; before the engine nothing was measured."""
+        return Rates() if self._engine is None else self._engine.rates()
 
     def forget(self, conversation_id: str) -> None:
         """Stop and drop all that is kept for a conversation, questions before the engine too."""
