@@ -49,7 +49,8 @@ def build_demo(engine: ChatEngine, settings: Settings) -> gr.Blocks:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command of the command line; serve when none is named. Returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for chatty in ("httpx", "httpx2"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except VLMError as error:

@@ -87,7 +87,7 @@ class FakeEngine:
 @pytest.fixture
 def fake(monkeypatch):
     engine = FakeEngine()
-    monkeypatch.setattr(ask, "Engine", lambda settings: engine)
+    monkeypatch.setattr(ask, "make_engine", lambda settings: engine)
     return engine
 
 
@@ -152,7 +152,7 @@ def test_an_error_in_the_middle_keeps_what_was_said(monkeypatch, red, capsys):
             raise GenerationError("It broke. Ask again.")
 
     engine = FakeEngine(on_read=fail)
-    monkeypatch.setattr(ask, "Engine", lambda settings: engine)
+    monkeypatch.setattr(ask, "make_engine", lambda settings: engine)
     assert ask.run(arguments(red, "-q", "What?")) == 1
     out, err = capsys.readouterr()
     assert out.startswith("re") and "It broke. Ask again." in err
@@ -172,7 +172,7 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_came(as_json, monkeypatch, red, 
             raise KeyboardInterrupt
 
     engine = FakeEngine(on_read=interrupt)
-    monkeypatch.setattr(ask, "Engine", lambda settings: engine)
+    monkeypatch.setattr(ask, "make_engine", lambda settings: engine)
     code = ask.run(arguments(red, "-q", "What?", *(["--json"] if as_json else [])))
     out, err = capsys.readouterr()
     assert code == 130
@@ -199,7 +199,7 @@ class Terminal(io.StringIO):
 
 def test_the_question_is_asked_when_the_model_is_there(monkeypatch, red, capsys):
     engine = FakeEngine(states=(*COMING, READY))
-    monkeypatch.setattr(ask, "Engine", lambda settings: engine)
+    monkeypatch.setattr(ask, "make_engine", lambda settings: engine)
     assert ask.run(arguments(red, "-q", "What?")) == 0
     assert engine.asked_at_stage == "ready", "else its time to first token holds the loading"
     out, err = capsys.readouterr()
@@ -217,7 +217,7 @@ def test_a_terminal_sees_how_far_the_model_is(monkeypatch):
 
 def test_ctrl_c_while_the_model_is_coming_leaves_at_once(monkeypatch, red, capsys):
     engine = FakeEngine(states=(*COMING, KeyboardInterrupt()))
-    monkeypatch.setattr(ask, "Engine", lambda settings: engine)
+    monkeypatch.setattr(ask, "make_engine", lambda settings: engine)
     assert ask.run(arguments(red, "-q", "What?")) == 130
     assert engine.is_closed and not engine.requests
     assert "Traceback" not in capsys.readouterr().err
@@ -225,7 +225,7 @@ def test_ctrl_c_while_the_model_is_coming_leaves_at_once(monkeypatch, red, capsy
 
 @pytest.mark.parametrize(("tokens", "words"), [((1,), "1 new token, "), ((), "0 new tokens, ")])
 def test_an_answer_of_one_token_has_no_rate(tokens, words, monkeypatch, red, capsys):
-    monkeypatch.setattr(ask, "Engine", lambda settings: FakeEngine(tokens=tokens))
+    monkeypatch.setattr(ask, "make_engine", lambda settings: FakeEngine(tokens=tokens))
     ask.run(arguments(red, "-q", "What?"))
     err = capsys.readouterr().err
     assert words in err and "per second" not in err

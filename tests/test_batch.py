@@ -57,7 +57,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     engine = FakeEngine()
-    monkeypatch.setattr(batch, "Engine", lambda settings: engine)
+    monkeypatch.setattr(batch, "make_engine", lambda settings: engine)
     return engine
 
 

@@ -14,9 +14,10 @@ from PIL import Image
 
 from vlm.commands import bench
 from vlm.commands.bench_server import ChatServer, open_server
-from vlm.commands.bench_stream import StreamedAnswer, read_events
+from vlm.commands.bench_stream import StreamedAnswer
 from vlm.commands.bench_url import CHUNKS_NOTE
 from vlm.errors import ConfigError, ModelError
+from vlm.remote.stream import read_events
 
 TEXT = "图中有一个红色的圆 and a square"
 KEY = "sk-test-0123456789"

@@ -15,7 +15,8 @@ from vlm.ui.chinese import FORMS, in_language
 
 VLM = REPOSITORY / "vlm"
 # Only the terminal or another program reads what these say.
-TERMINAL_ONLY = {"config.py", "commands", "bundled", "server", "bench"}
+TERMINAL_ONLY = {"config.py", "choose_engine.py", "address.py"}
+TERMINAL_ONLY |= {"commands", "bundled", "server", "bench"}
 ERRORS = {
     name
     for name, thing in vars(errors).items()
@@ -32,7 +33,8 @@ def speaking_files() -> list[Path]:
     own = [
         path
         for path in sorted(VLM.rglob("*.py"))
-        if path.relative_to(VLM).parts[0] not in TERMINAL_ONLY | {"ui"}
+        if TERMINAL_ONLY.isdisjoint({path.relative_to(VLM).parts[0], path.name})
+        and path.relative_to(VLM).parts[0] != "ui"
     ]
     return [*own, VLM / "ui" / "late_engine.py"]
 

@@ -25,6 +25,9 @@ IMAGE_DETAILS: Mapping[str, int] = {"fast": 256, "balanced": 512, "fine": 1280}
 LEAST_VISUAL_TOKENS, MOST_VISUAL_TOKENS = 16, 16384
 """Bounds of what a picture may take, as a number."""
 FLAGS: Mapping[str, str] = {
+    "engine.kind": "--engine",
+    "engine.base_url": "--base-url",
+    "engine.api_key_env": "--api-key-env",
     "model.model": "--model",
     "model.precision": "--precision",
     "generation.max_new_tokens": "--max-new-tokens",
@@ -63,6 +66,16 @@ ImageDetail = Annotated[str | int, BeforeValidator(_read_image_detail)]
 class _Section(BaseModel):
     # Strict: in a settings file "8080" for 8080 or true for 1 is a slip, not a choice.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class EngineSettings(_Section):
+    """Whether the model runs in this process, or on a server that speaks OpenAI's API."""
+
+    kind: Literal["local", "openai"] = "local"
+    base_url: str = Field("", repr=False)
+    api_key_env: str = Field("", repr=False)
+    answers_at_once: int = Field(8, ge=1, le=1000)
+    silence_s: float = Field(600.0, ge=1, le=86400, allow_inf_nan=False)
 
 
 class ModelSettings(_Section):
@@ -129,6 +142,7 @@ class ServerSettings(_Section):
 class Settings(_Section):
     """All settings of one start, checked."""
 
+    engine: EngineSettings = EngineSettings()
     model: ModelSettings = ModelSettings()
     generation: GenerationSettings = GenerationSettings()
     picture: PictureSettings = PictureSettings()

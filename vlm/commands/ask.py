@@ -12,7 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-from vlm.chat import AnswerStats, AskRequest, ChatEngine
+from vlm.chat import AnswerStats, AskRequest, ChatEngine, ModelState
+from vlm.choose_engine import make_engine
 from vlm.commands.asking import (
     EXIT_ERROR,
     EXIT_STOPPED,
@@ -26,7 +27,6 @@ from vlm.commands.asking import (
 from vlm.commands.status_line import StatusLine
 from vlm.config import Settings
 from vlm.ending import CLOSE_S, within
-from vlm.engine import Engine
 from vlm.errors import PictureError, VLMError
 from vlm.images import Picture
 
@@ -41,13 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask, print and return the exit code: 0, 1 with a sentence on stderr, 130 after Ctrl-C."""
-    engine: Engine | None = None
+    engine: ChatEngine | None = None
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may not know every character
     try:
         settings = read_settings(args)
         pictures = tuple(_open(path, settings) for path in args.pictures)
-        engine = Engine(settings)
+        engine = make_engine(settings)
         status = StatusLine(sys.stderr)
         # Asked before the model is there, the question would wait, and its times with it.
         wait_for_model(engine, status)
@@ -111,13 +111,19 @@ def _finish(engine: ChatEngine, text: str, stats: AnswerStats, as_json: bool) ->
         result = result_of(engine, text, stats)
         sys.stdout.write(json.dumps(result, ensure_ascii=False, indent=2) + "\n")
         return
-    state = engine.state()
     sys.stdout.write("\n")
+    sys.stderr.write(_cost(stats, engine.state()) + "\n")
+
+
+def _cost(stats: AnswerStats, state: ModelState) -> str:
+    """Say what an answer cost; a server may not have counted its tokens."""
     words = "1 new token" if stats.new_tokens == 1 else f"{stats.new_tokens} new tokens"
     if stats.new_tokens > 1 and stats.decode_tps:  # one token has no rate
         words += f" at {stats.decode_tps:.1f} per second"
-    sys.stderr.write(
-        f"[{stats.finish_reason}] {stats.prompt_tokens} prompt tokens "
-        f"({stats.visual_tokens} visual), first word after {stats.ttft_s:.2f} s, "
-        f"{words}, {state.model} in {state.precision}\n"
-    )
+    prompt = f"{stats.prompt_tokens} prompt tokens ({stats.visual_tokens} visual)"
+    first, where = f"first word after {stats.ttft_s:.2f} s", f"in {state.precision}"
+    if state.server:
+        prompt = f"{stats.prompt_tokens} prompt tokens" if stats.prompt_tokens else ""
+        words, where = words if stats.new_tokens else "", f"at {state.server}"
+    parts = [prompt, first, words, f"{state.model} {where}"]
+    return f"[{stats.finish_reason}] {', '.join(filter(None, parts))}"

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from vlm.chat import AnswerStats, AskRequest, ChatEngine, Message, Sampling
+from vlm.choose_engine import add_engine_arguments, engine_overrides
 from vlm.commands.status_line import StatusLine
 from vlm.config import Settings, load_settings
 from vlm.images import Picture, PictureLimits, open_picture
@@ -23,7 +24,7 @@ def add_question_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("-q", "--question", required=True, help="what to ask")
     add("--system", default="", help="an instruction the model follows in its answer")
-    add("--model", help="auto, bundled, a name on the Hugging Face Hub, or a folder")
+    add_engine_arguments(parser)
     add("--precision", help="auto, fp32, mixed or int8")
     add("--config", metavar="NAME|FILE", help="settings: a name in configs/, or a TOML file")
     add("--detail", type=number_or_name, help="fast, balanced, fine, or visual tokens per picture")
@@ -43,7 +44,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
     Raises: ConfigError.
     """
     overrides = {
-        "model.model": args.model,
+        **engine_overrides(args),
         "model.precision": args.precision,
         "picture.image_detail": args.detail,
         "generation.max_new_tokens": args.max_new_tokens,

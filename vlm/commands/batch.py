@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vlm.chat import ChatEngine
+from vlm.choose_engine import make_engine
 from vlm.commands.asking import (
     EXIT_ERROR,
     EXIT_STOPPED,
@@ -31,7 +32,6 @@ from vlm.commands.batch_work import ANSWERED, FAILED, SKIPPED, UNREADABLE, Batch
 from vlm.commands.status_line import StatusLine
 from vlm.config import Settings
 from vlm.ending import CLOSE_S, within
-from vlm.engine import Engine
 from vlm.errors import ModelError, VLMError
 
 _LOOK_EVERY_S = 0.2
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     0: all have a row; 1 with a sentence on stderr: some failed for no fault of theirs, or it
     could not be done at all; 130 after Ctrl-C.
     """
-    engine: Engine | None = None
+    engine: ChatEngine | None = None
     status = StatusLine(sys.stderr)
     try:
         settings = read_settings(args)
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         with ResultsFile(Path(args.out)) as results:
             if results.notice:
                 status.note(results.notice)
-            engine = Engine(settings)
+            engine = make_engine(settings)
             wait_for_model(engine, status)
             return _run(args, settings, engine, results, files, status)
     except VLMError as error:

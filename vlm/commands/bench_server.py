@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from vlm.commands.bench_stream import LONGEST_REASON, StreamedAnswer, error_reason, read_events
+from vlm.commands.bench_stream import StreamedAnswer
 from vlm.errors import ConfigError, ModelError
+from vlm.remote.stream import LONGEST_REASON, error_reason, read_events
 
 SILENCE_S = 900.0
 """A server may read a picture for minutes before its first word."""

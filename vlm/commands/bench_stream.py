@@ -1,19 +1,13 @@
-"""Read the streamed answer of an OpenAI-compatible server, and when its words came.
-
-Servers differ in what they stream: chunks with a role only, null contents, no choices, no usage,
-no [DONE]. Whatever holds text counts, the rest is passed over.
-"""
+"""Count and time the words of an answer that an OpenAI-compatible server streams."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from vlm.errors import ModelError
-
-LONGEST_REASON = 300
+from vlm.remote.stream import count_of, error_reason, text_of
 
 
 @dataclass
@@ -62,8 +56,8 @@ class StreamedAnswer:
             delta = choice.get("delta") if isinstance(choice, dict) else None
             if not isinstance(delta, dict):
                 continue
-            text = _text(delta.get("content"))
-            thought = _text(delta.get("reasoning_content") or delta.get("reasoning"))
+            text = text_of(delta.get("content"))
+            thought = text_of(delta.get("reasoning_content") or delta.get("reasoning"))
             if text or thought:
                 self.text += text
                 self.has_thoughts = self.has_thoughts or bool(thought)
@@ -74,51 +68,8 @@ class StreamedAnswer:
     def _count(self, usage: object) -> None:
         if not isinstance(usage, dict):
             return
-        self.prompt_tokens = _count(usage.get("prompt_tokens")) or self.prompt_tokens
-        self.completion_tokens = _count(usage.get("completion_tokens")) or self.completion_tokens
+        self.prompt_tokens = count_of(usage.get("prompt_tokens")) or self.prompt_tokens
+        self.completion_tokens = count_of(usage.get("completion_tokens")) or self.completion_tokens
         details = usage.get("completion_tokens_details")
         if isinstance(details, dict):
-            self.thought_tokens = _count(details.get("reasoning_tokens"))
-
-
-def read_events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of a stream of server-sent events, until [DONE] or its end.
-
-    Whole lines are decoded, never parts that a network packet happened to hold.
-    """
-    waiting = b""
-    for line in lines:
-        name, _, value = line.rstrip(b"\r\n").partition(b":")
-        if not name and not value:
-            waiting = b""  # an empty line ends an event
-        if name != b"data":
-            continue  # also comments, which some servers send to keep the connection
-        if value.strip() == b"[DONE]":
-            return
-        waiting += value.removeprefix(b" ")
-        try:
-            event = json.loads(waiting)
-        except ValueError:
-            continue
-        waiting = b""
-        if isinstance(event, dict):
-            yield event
-
-
-def error_reason(error: object) -> str:
-    """Find the sentence in an error as servers write it."""
-    while isinstance(error, dict):
-        error = error.get("error") or error.get("message") or error.get("detail") or ""
-    return " ".join(str(error).split())[:LONGEST_REASON]
-
-
-def _text(content: object) -> str:
-    """Return the text of a content: a string, a list of parts, or nothing."""
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, dict)]
-        return "".join(part for part in parts if isinstance(part, str))
-    return content if isinstance(content, str) else ""
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+            self.thought_tokens = count_of(details.get("reasoning_tokens"))

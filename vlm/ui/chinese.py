@@ -438,7 +438,128 @@ _CHECKPOINTS: dict[str, str] = {
     ),
 }
 
-FORMS: dict[str, str] = _PICTURES | _QUESTIONS | _LOADING | _PRECISION | _SOURCES | _CHECKPOINTS
+_SERVERS: dict[str, str] = {
+    "Asking {host} for its models.": "正在向 {host} 询问模型列表。",
+    "{host} has no model ready yet. It is asked again until it has one.": (
+        "{host} 还没有可用的模型，会一直询问到有为止。"
+    ),
+    "{host} does not list its models. Name one with --model, "
+    "and check that --base-url is the address of a chat server.": (
+        "{host} 没有模型列表。请用 --model 指定一个，并检查 --base-url 是否为对话服务器的地址。"
+    ),
+    "Remote: {model} at {host}. Questions and pictures are sent there; "
+    "the memory panel shows this process only.": (
+        "远程：{host} 上的 {model}。问题和图片会发送到那里，内存面板只显示本进程。"
+    ),
+    "Remote: {model} at {host}. Questions and pictures are sent there; "
+    "the memory panel shows this process only. {more}": (
+        "远程：{host} 上的 {model}。问题和图片会发送到那里，内存面板只显示本进程。{more}"
+    ),
+    "{host} does not list this model, but {names}. "
+    "If it fails, choose one of those with --model.": (
+        "{host} 的列表里没有这个模型，只有 {names}。如果失败，请用 --model 选择其中一个。"
+    ),
+    "What {host} answers is no list of models. "
+    "Give an address such as http://HOST:8000/v1 with --base-url.": (
+        "{host} 返回的不是模型列表。请用 --base-url 指定类似 http://HOST:8000/v1 的地址。"
+    ),
+    "The certificate of {host} is not trusted ({why}). "
+    "Use an address with a valid one, or name its authority's file in SSL_CERT_FILE.": (
+        "{host} 的证书不受信任（{why}）。请使用证书有效的地址，"
+        "或在 SSL_CERT_FILE 中指定颁发机构的文件。"
+    ),
+    "{host} does not speak TLS, which https:// needs. "
+    "Check --base-url: the server may want http://.": (
+        "{host} 不支持 https:// 所需的 TLS。请检查 --base-url，服务器可能要用 http://。"
+    ),
+    "No machine is known as {host}. Check --base-url and the network.": (
+        "找不到名为 {host} 的机器。请检查 --base-url 和网络。"
+    ),
+    "The proxy did not let a request to {host} through. Check HTTPS_PROXY and NO_PROXY.": (
+        "代理没有放行发往 {host} 的请求。请检查 HTTPS_PROXY 和 NO_PROXY。"
+    ),
+    "{host} cannot be reached. Check that the server runs, "
+    "that --base-url is its address, and that no firewall is between.": (
+        "无法连接 {host}。请检查服务器是否在运行、--base-url 是否正确，以及中间是否有防火墙。"
+    ),
+    "{host} was silent for too long. Try again when it has less to do.": (
+        "{host} 太久没有回应。请等它空闲时再试。"
+    ),
+    "The connection to {host} broke off before an answer came. Try again.": (
+        "与 {host} 的连接在回答到来之前中断了。请再试一次。"
+    ),
+    "The connection to {host} broke off.": "与 {host} 的连接中断了。",
+    "{why} The answer above is not whole.": "{why}上面的回答不完整。",
+    "This chat with its answer is longer than {model} at {host} takes. "
+    "Start a new chat, remove pictures, or choose a smaller longest answer.": (
+        "对话连同回答超出了 {host} 上的 {model} 的上限。"
+        "请开始新的对话、移除图片，或调小回答长度上限。"
+    ),
+    "{model} at {host} takes no pictures. Choose a model that does with --model, "
+    "or ask without pictures.": (
+        "{host} 上的 {model} 不能看图。请用 --model 选择能看图的模型，或不带图片提问。"
+    ),
+    "{host} failed to answer (status {status}). Try again; its own log says why.": (
+        "{host} 未能回答（状态码 {status}）。请再试一次，原因在它自己的日志里。"
+    ),
+    "{host} refused this with status {status}: {why}. Change the question or the settings.": (
+        "{host} 拒绝了请求（状态码 {status}）：{why}。请修改问题或设置。"
+    ),
+    "it gave no reason": "没有说明原因",
+    "{host} does not allow this. Check what its key may do.": (
+        "{host} 不允许这样做。请检查密钥的权限。"
+    ),
+    "{host} has no model {model}, or nothing answers chats there. Check --model and --base-url.": (
+        "{host} 没有模型 {model}，或那里没有对话服务。请检查 --model 和 --base-url。"
+    ),
+    "This chat is too large for {host}. Remove pictures, or lower the image detail.": (
+        "对话对 {host} 来说太大。请移除图片，或降低图片精细度。"
+    ),
+    "{host} takes no more questions now. Try again {when}.": (
+        "{host} 现在不再接受问题。请{when}再试。"
+    ),
+    "later": "稍后",
+    "in {seconds} s": "在 {seconds} 秒后",
+    "{host} sends on to another address. Give that one with --base-url.": (
+        "{host} 转到了另一个地址。请用 --base-url 指定那个地址。"
+    ),
+    "{host} is not ready (status {status}). Try again in a minute.": (
+        "{host} 尚未就绪（状态码 {status}）。请稍后再试。"
+    ),
+    "{host} does not accept the key. Put the right one into the environment "
+    "variable {name}, and start again.": (
+        "{host} 不接受这个密钥。请把正确的密钥放入环境变量 {name}，然后重新启动。"
+    ),
+    "{host} wants a key. Put it into an environment variable, and start again with "
+    "--api-key-env and the variable's name.": (
+        "{host} 需要密钥。请把它放入环境变量，再用 --api-key-env 指定变量名重新启动。"
+    ),
+    "The server sent one part of an answer that is longer than any answer in words. "
+    "Check that the address is one of a chat server.": (
+        "服务器发来的内容长得不像文字回答。请检查地址是否为对话服务器。"
+    ),
+    "{host} ended without an answer. "
+    "Check that --base-url is the address of a chat server, and try again.": (
+        "{host} 没有给出回答就结束了。请检查 --base-url 是否为对话服务器的地址，然后再试。"
+    ),
+    "{host} could not be asked. Try again.": "无法向 {host} 提问。请再试一次。",
+    "{host} does not take {names}: left out.": "{host} 不接受 {names}，已略去。",
+    "A filter of {host} ended this answer.": "{host} 的过滤器结束了这个回答。",
+    "The model only thought and wrote no answer. Allow a longer answer.": (
+        "模型只思考了，没有写出回答。请允许更长的回答。"
+    ),
+    "The answer ended because of an unexpected fault; the log has it. Try again.": (
+        "回答因意外故障而结束，详情见日志。请再试一次。"
+    ),
+    "The proxy that the environment names (HTTPS_PROXY, ALL_PROXY) cannot be used. "
+    "Take it out, or add the server to NO_PROXY.": (
+        "环境变量（HTTPS_PROXY、ALL_PROXY）指定的代理无法使用。请去掉它，或把服务器加入 NO_PROXY。"
+    ),
+}
+
+FORMS: dict[str, str] = (
+    _PICTURES | _QUESTIONS | _LOADING | _PRECISION | _SOURCES | _CHECKPOINTS | _SERVERS
+)
 """All sentences, English to Chinese."""
 
 _DEEPEST = 5

@@ -17,6 +17,7 @@ import gradio as gr
 from starlette.middleware import Middleware
 
 from vlm.chat import ChatEngine, ModelState
+from vlm.choose_engine import add_engine_arguments, check_engine, engine_overrides, make_engine
 from vlm.config import Settings, load_settings
 from vlm.ending import CLOSE_S, die_of_signals, dying_of_interrupts, within
 from vlm.errors import ConfigError
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of this command; each overrides its key of the settings file."""
     add = parser.add_argument
     add("--config", metavar="NAME|FILE", help="settings: a name in configs/, or a TOML file")
-    add("--model", help="auto, bundled, a name on the Hugging Face Hub, or a folder")
+    add_engine_arguments(parser)
     add("--precision", help="auto, fp32, mixed or int8")
     add("--detail", type=_number_or_name, help="fast, balanced, fine, or visual tokens per picture")
     add("--host", help="address to listen on; 0.0.0.0 lets other machines in")
@@ -72,9 +73,10 @@ def run(args: argparse.Namespace) -> int:
     check_share(is_shared, args.share_without_password, logins)
     root_path = read_root_path(args.root_path)
     settings = read_settings(args)
+    check_engine(settings)
     port = _choose_port(args, settings)
     spare_proxies(settings.server.host)
-    engine = LateEngine(lambda: _make_engine(settings), settings.server.queue_size)
+    engine = LateEngine(lambda: make_engine(settings), settings.server.queue_size)
     with dying_of_interrupts():
         page, options = build_server(engine, settings, args.mcp, logins)
         url = _launch(page, settings.server.host, port, options | {"root_path": root_path})
@@ -172,7 +174,7 @@ def read_settings(args: argparse.Namespace) -> Settings:
         host = os.environ.get("GRADIO_SERVER_NAME") or None
         sources["server.host"] = "GRADIO_SERVER_NAME"
     overrides = {
-        "model.model": args.model,
+        **engine_overrides(args),
         "model.precision": args.precision,
         "picture.image_detail": args.detail,
         "server.host": host,
@@ -191,13 +193,6 @@ def _check_mcp() -> None:
         raise ConfigError(
             "--mcp needs the package mcp. Install what requirements.txt names, or leave --mcp out."
         ) from error
-
-
-def _make_engine(settings: Settings) -> ChatEngine:
-    # Here and not above: this imports torch, which takes longer than the page may.
-    from vlm.engine import Engine
-
-    return Engine(settings)
 
 
 def _number_or_name(text: str) -> int | str:
@@ -229,7 +224,8 @@ def describe_state(state: ModelState) -> str:
     if state.eta_s is not None:
         parts.append(f"about {time.strftime('%H:%M:%S', time.gmtime(state.eta_s))} left")
     if state.stage == "ready":
-        parts.append(f"{state.model} in {state.precision}: {state.precision_reason}")
+        place = f"in {state.precision}: {state.precision_reason}"
+        parts.append(f"{state.model} {f'at {state.server}' if state.server else place}")
         parts += [state.notice] if state.notice else []
     return " · ".join(parts)
 

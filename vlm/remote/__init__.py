@@ -1,0 +1,1 @@
+"""Answer with a model on another machine: any server that speaks OpenAI's API."""
