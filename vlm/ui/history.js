@@ -151,7 +151,8 @@ window.keptChats = (() => {
     return made;
   };
   const when = (time_s) => new Date(1000 * time_s).toLocaleString(
-    told.language, { dateStyle: "medium", timeStyle: "short" });
+    navigator.languages.find((one) => one.startsWith(told.language)) ?? told.language,
+    { dateStyle: "medium", timeStyle: "short" });
   const row = (chat) => {
     const { words } = told;
     const title = String(chat.title || words.no_title);

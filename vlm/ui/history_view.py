@@ -58,6 +58,7 @@ def lay_out_history() -> HistoryParts:
     with gr.Accordion(EN.earlier_chats, open=False, elem_id="earlier-chats") as fold:
         gr.HTML(
             elem_id="kept-list", html_template='<div class="kept"></div>', padding=False,
+            apply_default_css=False,
             js_on_load="keptChats.listIn(element.querySelector('.kept'));",
         )  # fmt: skip
         with gr.Row(elem_id="kept-files"):

@@ -11,6 +11,7 @@ from vlm.config import Settings
 from vlm.ui.answering import Changes, Chat
 from vlm.ui.boxes_view import BoxesView
 from vlm.ui.header import header_html
+from vlm.ui.history_view import History
 from vlm.ui.panel import panel_html
 from vlm.ui.part_of_picture import PartOfPicture
 from vlm.ui.parts import Parts, lay_out, wording
@@ -35,6 +36,7 @@ class Page:
         self._engine = engine
         self._settings = settings
         self.chat = Chat(engine, settings)
+        self._history = History(self.chat)
         cut = PictureParts(picture_limits(settings))
         self._boxes = BoxesView(self.chat.sessions, cut)
         self._part = PartOfPicture(self.chat.sessions, cut)
@@ -86,10 +88,13 @@ class Page:
             (parts.undo.click, self.chat.undo, parts.box),
             (parts.written.edit, self.chat.edit, parts.box),
             (parts.cancel_edit.click, self.chat.cancel_edit, None),
-            (parts.clear.click, self.chat.clear, None),
-            (parts.chat.clear, self.chat.clear, None),
         ):
             shown.append(press(change, inputs, changes, **_AT_ONCE))
+        kept = parts.history.wire
+        for press in (parts.clear.click, parts.chat.clear):
+            shown.append(press(self._history.new_chat, None, [*changes, kept], **_AT_ONCE))
+        # Whatever changes a chat changes its texts.
+        parts.written.change(self._history.save, None, kept, trigger_mode="always_last", **_AT_ONCE)
         parts.chat.example_select(self.take_sample, None, parts.box, **_AT_ONCE)
         self._connect_dials(parts)
         parts.header.change(self.offer_samples, None, parts.chat, **_AT_ONCE)
@@ -117,8 +122,11 @@ class Page:
 
         spoken = [parts.named(name) for name in wording(EN, self._settings)]
         spoken += [part for part in (*readings, *changes) if part not in spoken]
-        page.load(open_page, None, spoken, **_AT_ONCE)
-        shown.append(parts.language.click(switch_language, None, spoken, **_AT_ONCE))
+        opened = page.load(open_page, None, spoken, **_AT_ONCE)
+        shown += self._history.connect(parts.history, opened, changes, parts.note)
+        switched = parts.language.click(switch_language, None, spoken, **_AT_ONCE)
+        switched.then(self._history.save, None, kept, **_AT_ONCE)
+        shown.append(switched)
         self._boxes.show_after(shown, parts.boxes)
         self._part.connect(parts.part, parts.part_view, parts.box)
         page.unload(self.chat.leave)

@@ -9,6 +9,7 @@ import gradio as gr
 
 from vlm.config import IMAGE_DETAILS, Settings
 from vlm.ui.boxes_view import BoxesParts, lay_out_boxes
+from vlm.ui.history_view import HistoryParts, lay_out_history
 from vlm.ui.options import (
     LONGEST_SYSTEM_PROMPT,
     PRESENCE_PENALTY,
@@ -71,9 +72,12 @@ class Parts:
     preset: gr.Radio
     reset: gr.Button
     system_prompt: gr.Textbox
+    history: HistoryParts
 
     def named(self, name: str) -> Any:
         """The part that wording() calls so."""
+        if name.startswith("history_"):
+            return getattr(self.history, name.removeprefix("history_"))
         is_task = name.startswith("task_")
         return self.tasks[name.removeprefix("task_")] if is_task else getattr(self, name)
 
@@ -118,6 +122,7 @@ def lay_out(settings: Settings, examples: Any) -> Parts:
             panel = gr.HTML("", elem_id="panel", padding=False)
             start = settings.picture.max_visual_tokens
             detail = gr.Radio(value=start, elem_id="detail", **words["detail"])
+            history = lay_out_history()
             with gr.Accordion(open=False, elem_id="webcam-fold", **words["webcam_fold"]) as fold:
                 webcam = _webcam()
             with gr.Accordion(open=False, elem_id="options", **words["options_fold"]) as options:
@@ -126,7 +131,7 @@ def lay_out(settings: Settings, examples: Any) -> Parts:
         header, retry_load, language, chat, boxes, part, part_view, line, note, cancel_edit, ahead,
         box, files,
         retry, undo, clear, written, panel, detail, fold, webcam, options, tasks,
-        **inputs,
+        **inputs, history=history,
     )  # fmt: skip
 
 
@@ -218,7 +223,7 @@ def wording(texts: Texts, settings: Settings) -> dict[str, dict[str, Any]]:
         "retry": {"value": f"↻ {texts.retry}"},
         "undo": {"value": f"↶ {texts.undo}"},
         "part": {"value": f"▣ {texts.part}"},
-        "clear": {"value": f"✕ {texts.clear}"},
+        "clear": {"value": f"＋ {texts.clear}"},
         "detail": {
             "label": texts.detail,
             "info": texts.detail_info,
@@ -235,6 +240,10 @@ def wording(texts: Texts, settings: Settings) -> dict[str, dict[str, Any]]:
             "placeholder": texts.system_prompt_hint,
         },
         "reset": {"value": texts.reset},
+        "history_fold": {"label": texts.earlier_chats},
+        "history_zip": {"value": texts.export_zip},
+        "history_json": {"value": texts.export_json},
+        "history_read": {"label": texts.import_chats},
     }
     for task in TASK_PRESETS:
         words[f"task_{task}"] = {"value": texts.task_name(task)}
