@@ -26,6 +26,7 @@ from vlm.ui.question_box import (
     LeftOut,
     QuestionReader,
     box_content,
+    box_with_both,
     box_with_question,
     filled_box,
     idle_box,
@@ -122,7 +123,7 @@ class Chat:
         session.expect_repeat()
         remove_thumbnails(turn.thumbnails)
         session.edited = None
-        return self._idle(chat, texts)._replace(box=box_with_question(turn, box))
+        return self._idle(chat, texts)._replace(box=box_with_both(turn, box))
 
     def edit(self, box: dict[str, Any] | None, event: gr.EventData, request: gr.Request) -> Changes:
         """Put an earlier question into the input; nothing is lost before it is sent."""

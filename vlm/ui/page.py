@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gradio as gr
+from gradio.events import Dependency
 
 from vlm.chat import ChatEngine
 from vlm.config import Settings
@@ -18,11 +20,12 @@ from vlm.ui.parts import Parts, lay_out, wording
 from vlm.ui.picture_parts import PictureParts
 from vlm.ui.question_box import picture_limits
 from vlm.ui.reading_ahead import LIST_FILES_JS, ReadingAhead
+from vlm.ui.readings import Readings
 from vlm.ui.samples import Sample, draw_samples
 from vlm.ui.tasks import Dials, Tasks
 from vlm.ui.texts import EN, Language, other, preferred_language, texts_in
+from vlm.ui.upkeep import Upkeep
 
-REFRESH_S = 2.0
 _QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 """Nothing covers the page while it works, and nothing of it is offered as an API."""
 _AT_ONCE: dict[str, Any] = {**_QUIET, "queue": False}
@@ -44,6 +47,10 @@ class Page:
             engine, settings, lambda request: self.chat.sessions.get(request.session_hash)
         )
         self._tasks = Tasks(settings, lambda request: self.chat.sessions.get(request.session_hash))
+        self._readings = Readings(engine.memory)
+        self._upkeep = Upkeep(
+            engine, settings, lambda request: self.chat.sessions.get(request.session_hash)
+        )
         self._samples = draw_samples()
         self._examples = {
             (built_in, language): _examples(self._samples.fitting(built_in), language)
@@ -68,16 +75,16 @@ class Page:
         asked = [parts.box, parts.detail, parts.system_prompt, *parts.sampling]
         # The engine has its own queue; Gradio must not hold questions back as well.
         stream: dict[str, Any] = {**_QUIET, "concurrency_limit": None}
-        shown = []
-        for trigger, handler in (
-            (parts.box.submit, self.chat.send),
-            (parts.retry.click, self.chat.retry),
-        ):
-            shown.append(
-                trigger(handler, asked, changes, **stream).then(
-                    self.chat.give_back, parts.box, parts.box, **_AT_ONCE
-                )
+        answered = [
+            trigger(handler, asked, changes, **stream).then(
+                self.chat.give_back, parts.box, parts.box, **_AT_ONCE
             )
+            for trigger, handler in (
+                (parts.box.submit, self.chat.send),
+                (parts.retry.click, self.retry),
+            )
+        ]
+        shown = [*answered]
         parts.box.change(None, parts.box, parts.files, js=LIST_FILES_JS, **_QUIET)
         parts.files.change(
             self._ahead.read, [parts.box, parts.detail, parts.system_prompt], parts.ahead,
@@ -96,13 +103,18 @@ class Page:
         # Whatever changes a chat changes its texts.
         parts.written.change(self._history.save, None, kept, trigger_mode="always_last", **_AT_ONCE)
         parts.chat.example_select(self.take_sample, None, parts.box, **_AT_ONCE)
-        self._connect_dials(parts)
+        self._connect_dials(parts, answered)
         parts.header.change(self.offer_samples, None, parts.chat, **_AT_ONCE)
         parts.webcam.change(
             self.take_photo, [parts.box, parts.webcam], [parts.box, parts.webcam], **_AT_ONCE
         )
         readings = [parts.header, parts.retry_load, parts.panel]
-        gr.Timer(REFRESH_S).tick(self.refresh, None, readings, **_AT_ONCE)
+        parts.panel.tick(self.refresh, None, readings, **_AT_ONCE)
+        parts.free_caches.click(self._upkeep.free, None, parts.effect, **_AT_ONCE).then(
+            self.refresh_now, None, readings, **_AT_ONCE
+        )
+        warmed = [parts.warm_up, parts.effect]
+        parts.warm_up.click(self._upkeep.warm_up, None, warmed, **stream)
         parts.retry_load.click(self.load_again, None, readings, **_AT_ONCE)
 
         def open_page(request: gr.Request) -> dict[Any, Any]:
@@ -131,13 +143,19 @@ class Page:
         self._part.connect(parts.part, parts.part_view, parts.box)
         page.unload(self.chat.leave)
 
-    def _connect_dials(self, parts: Parts) -> None:
-        """Presets and quick tasks set the dials; a dial that is moved is no preset any more."""
+    def _connect_dials(self, parts: Parts, answered: Sequence[Dependency]) -> None:
+        """Presets and quick tasks set the dials; a dial that is moved is no preset any more.
+
+        `answered` are the events that end with an answer.
+        """
         dials = [getattr(parts, name) for name in Dials._fields]
-        parts.preset.input(self._tasks.choose, parts.preset, dials, **_AT_ONCE)
+        parts.preset.input(self._tasks.pick, [parts.preset, parts.detail], dials, **_AT_ONCE)
+        for event in answered:
+            event.then(self._tasks.settle, dials, dials, **_AT_ONCE)
+        parts.clear.click(self._tasks.drop, dials, dials, **_AT_ONCE)
         for task, button in parts.tasks.items():
             start = self._tasks.starter(task)
-            button.click(start, parts.box, [parts.box, *dials], **_AT_ONCE)
+            button.click(start, [parts.box, *dials], [parts.box, *dials], **_AT_ONCE)
         reset = [*dials, parts.seed, parts.system_prompt]
         parts.reset.click(self._tasks.reset, None, reset, **_AT_ONCE)
         for dial in dials[1:]:
@@ -152,8 +170,19 @@ class Page:
         return (
             header if has_changed else gr.skip(),
             gr.update(visible=state.stage == "failed") if has_changed else gr.skip(),
-            panel_html(self._engine.memory(), state, texts),
+            panel_html(self._readings.latest(), state, texts, self._readings.points()),
         )
+
+    def refresh_now(self, request: gr.Request) -> tuple[Any, Any, Any]:
+        """Refresh after something changed, when a reading of a moment ago is too old."""
+        self._readings.latest(is_new=True)
+        return self.refresh(request)
+
+    def retry(
+        self, request: gr.Request, box: dict[str, Any] | None, *options: Any
+    ) -> Iterator[Changes]:
+        """Answer the last question again, a quick task in its own way."""
+        yield from self.chat.retry(request, box, *self._tasks.options_again(request, options))
 
     def load_again(self, request: gr.Request) -> tuple[Any, Any, Any]:
         """Try to load the model again."""

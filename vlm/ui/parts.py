@@ -10,6 +10,7 @@ import gradio as gr
 from vlm.config import IMAGE_DETAILS, Settings
 from vlm.ui.boxes_view import BoxesParts, lay_out_boxes
 from vlm.ui.history_view import HistoryParts, lay_out_history
+from vlm.ui.look import WHILE_VISIBLE_JS
 from vlm.ui.options import (
     LONGEST_SYSTEM_PROMPT,
     PRESENCE_PENALTY,
@@ -21,6 +22,7 @@ from vlm.ui.options import (
 from vlm.ui.part_of_picture import PartView, lay_out_part_view
 from vlm.ui.tasks import TASK_PRESETS, preset_order
 from vlm.ui.texts import EN, Texts
+from vlm.ui.upkeep import effect_html
 from vlm.ui.written import lay_out_written
 
 SAMPLING_NAMES = (
@@ -57,6 +59,10 @@ class Parts:
     clear: gr.Button
     written: gr.HTML
     panel: gr.HTML
+    free_caches: gr.Button
+    warm_up: gr.Button
+    effect: gr.HTML
+    """What the two buttons did."""
     detail: gr.Radio
     webcam_fold: gr.Accordion
     webcam: gr.Image
@@ -119,7 +125,11 @@ def lay_out(settings: Settings, examples: Any) -> Parts:
                 clear = _button("clear", words)
             written = lay_out_written()
         with gr.Column(scale=1, min_width=280, elem_id="side"):
-            panel = gr.HTML("", elem_id="panel", padding=False)
+            panel = gr.HTML("", elem_id="panel", padding=False, js_on_load=WHILE_VISIBLE_JS)
+            with gr.Row(elem_id="upkeep"):
+                free_caches = _button("free_caches", words)
+                warm_up = _button("warm_up", words)
+                effect = gr.HTML(elem_id="effect", padding=False, **words["effect"])
             start = settings.picture.max_visual_tokens
             detail = gr.Radio(value=start, elem_id="detail", **words["detail"])
             history = lay_out_history()
@@ -130,7 +140,8 @@ def lay_out(settings: Settings, examples: Any) -> Parts:
     return Parts(
         header, retry_load, language, chat, boxes, part, part_view, line, note, cancel_edit, ahead,
         box, files,
-        retry, undo, clear, written, panel, detail, fold, webcam, options, tasks,
+        retry, undo, clear, written, panel, free_caches, warm_up, effect, detail,
+        fold, webcam, options, tasks,
         **inputs, history=history,
     )  # fmt: skip
 
@@ -224,6 +235,9 @@ def wording(texts: Texts, settings: Settings) -> dict[str, dict[str, Any]]:
         "undo": {"value": f"↶ {texts.undo}"},
         "part": {"value": f"▣ {texts.part}"},
         "clear": {"value": f"＋ {texts.clear}"},
+        "free_caches": {"value": texts.free_caches},
+        "warm_up": {"value": texts.warm_up},
+        "effect": {"value": effect_html(texts.upkeep_hint)},
         "detail": {
             "label": texts.detail,
             "info": texts.detail_info,

@@ -112,6 +112,13 @@ def box_with_question(turn: Turn, box: dict[str, Any] | None) -> Any:
     return idle_box() if any(box_content(box)) else filled_box(turn.question.text, turn.uploads)
 
 
+def box_with_both(turn: Turn, box: dict[str, Any] | None) -> Any:
+    """Put a turn's question into the input, on a line before what is typed there already."""
+    text, uploads = box_content(box)
+    lines = dict.fromkeys(line for line in (turn.question.text, text) if line)
+    return filled_box("\n".join(lines), tuple(dict.fromkeys((*turn.uploads, *uploads))))
+
+
 def note_html(*sentences: str, is_fault: bool = False) -> str:
     """Show sentences above the input, all escaped; empty for none."""
     if not sentences:
