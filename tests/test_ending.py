@@ -118,7 +118,7 @@ class Busy:
         time.sleep(BUSY_S)
 
 ThreadPoolExecutor().submit(time.sleep, BUSY_S)
-serve._make_engine = lambda settings: Busy()
+serve.make_engine = lambda settings: Busy()
 demo.leave(demo.main(["--port", "PORT"]))
 """
 

@@ -36,6 +36,8 @@ def answer_line(turns: Sequence[Turn], texts: Texts) -> str:
 
 
 def _summary(stats: AnswerStats, texts: Texts) -> str:
+    if _is_of_server(stats):
+        return _server_summary(stats, texts)
     parts = []
     if stats.new_tokens:
         times = {"time": stats.ttft_s, "vision": stats.vision_s, "prefill": stats.prefill_s}
@@ -52,18 +54,41 @@ def _summary(stats: AnswerStats, texts: Texts) -> str:
     return " · ".join(parts)
 
 
+def _is_of_server(stats: AnswerStats) -> bool:
+    """Whether the words came from a server: here no prompt is read in no time."""
+    return bool(stats.ttft_s) and not stats.prefill_s and not stats.vision_s
+
+
+def _server_summary(stats: AnswerStats, texts: Texts) -> str:
+    """Say what was measured here, and what the server counted."""
+    parts = [texts.first_word_of_server.format(time=format_seconds(stats.ttft_s))]
+    if stats.decode_tps:
+        parts.append(texts.speed.format(speed=format_speed(stats.decode_tps)))
+    if stats.prompt_tokens and stats.new_tokens:
+        counts = {"prompt": stats.prompt_tokens, "new": stats.new_tokens}
+        parts.append(texts.token_counts_of_server.format(**counts))
+    return " · ".join([*parts, texts.end(stats.finish_reason)])
+
+
 def _row(number: int, stats: AnswerStats, texts: Texts) -> str:
-    cells = (
+    first_word = format_seconds(stats.ttft_s) if stats.new_tokens else "–"
+    prompt = f"{stats.prompt_tokens} ({stats.visual_tokens}, {stats.cached_tokens})"
+    cells = [
         str(number),
         format_seconds(stats.queue_s),
         format_seconds(stats.vision_s),
         format_seconds(stats.prefill_s),
-        format_seconds(stats.ttft_s) if stats.new_tokens else "–",
+        first_word,
         format_speed(stats.decode_tps) if stats.decode_tps else "–",
-        f"{stats.prompt_tokens} ({stats.visual_tokens}, {stats.cached_tokens})",
+        prompt,
         str(stats.new_tokens),
         texts.end(stats.finish_reason),
-    )
+    ]
+    if _is_of_server(stats):  # a 0 would say that something was measured or counted
+        cells[2] = cells[3] = "–"
+        cells[4] = format_seconds(stats.ttft_s)
+        cells[6] = str(stats.prompt_tokens or "–")
+        cells[7] = str(stats.new_tokens or "–")
     return "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
 
 

@@ -41,8 +41,23 @@ class Texts:
     colon: str
     no_question: str
     still_answering: str
-    reading_picture: str
-    picture_read: str
+    # What a question will cost
+    cost_picture: str
+    cost_pictures: str
+    cost_reading: str
+    cost_read: str
+    cost_first: str
+    cost_at_once: str
+    cost_too_long: str
+    cost_cut_off: str
+    cost_memory: str
+    lower_detail: str
+    drop_oldest: str
+    about_left: str
+    about_wait: str
+    about_seconds: str
+    about_minutes: str
+    # What cannot be asked
     too_many_pictures: str
     text_too_long: str
     broke: str
@@ -52,6 +67,7 @@ class Texts:
     wait_loading: str
     wait_vision: str
     wait_prefill: str
+    wait_begin: str
     wait_decode: str
     waited: str
     # The answer
@@ -62,6 +78,8 @@ class Texts:
     first_word: str
     speed: str
     token_counts: str
+    first_word_of_server: str
+    token_counts_of_server: str
     answers: str
     column_answer: str
     column_queue: str
@@ -85,6 +103,10 @@ class Texts:
     part: str
     part_hint: str
     part_needs_picture: str
+    part_keys: str
+    part_place: str
+    part_take: str
+    part_close: str
     # Settings
     detail: str
     detail_info: str
@@ -147,6 +169,8 @@ class Texts:
     model: str
     conversations: str
     not_known: str
+    server: str
+    server_hint: str
     memory_line: str
     cpu_line: str
     two_minutes: str
@@ -209,9 +233,27 @@ EN = Texts(
     with_pictures=" (pictures: {count})",
     colon=":",
     no_question="Write a question or add a picture first.",
-    still_answering="An answer is still being written. Wait for it, or press Stop first.",
-    reading_picture="Reading the picture while you write: {percent} %",
-    picture_read="The picture has been read. The answer will start at once.",
+    still_answering="Still answering: press Stop first, or wait.",
+    cost_picture="{width} × {height} → {visual} visual tokens",
+    cost_pictures="{count} pictures → {visual} visual tokens",
+    cost_reading="being read while you write: {percent} %",
+    cost_read="already read",
+    cost_first="about {time} to the first word",
+    cost_at_once="the answer starts at once",
+    cost_too_long=(
+        "This does not fit: with the question the chat has about {used} tokens, and it can hold "
+        "{limit}."
+    ),
+    cost_cut_off=(
+        "The answer may be cut off: the chat can hold {limit} tokens, and about {left} are left."
+    ),
+    cost_memory="Memory is short: this needs about {need} more, and {free} may be used.",
+    lower_detail="Lower the detail",
+    drop_oldest="Drop the oldest messages",
+    about_left=", about {time} left",
+    about_wait=", about {time}",
+    about_seconds="{count} s",
+    about_minutes="{count} min",
     too_many_pictures=(
         "{count} pictures were added; one question takes at most {limit}. "
         "Remove some and send again."
@@ -225,8 +267,9 @@ EN = Texts(
     wait_loading="The model is still loading; your question is kept",
     wait_vision="Reading the picture: {percent} %",
     wait_prefill="Reading the question: {percent} %",
+    wait_begin="Beginning",
     wait_decode="Writing",
-    waited="{seconds} s",
+    waited="{seconds} s so far",
     stopped="Stopped here.",
     at_length="Cut off here: the limit of new tokens was reached.",
     in_loop="Ended here: the answer had begun to repeat itself.",
@@ -234,6 +277,8 @@ EN = Texts(
     first_word="{time} to the first word (picture {vision}, prompt {prefill})",
     speed="{speed} tokens/s",
     token_counts="{visual} visual, {new} new, {reused} reused tokens",
+    first_word_of_server="{time} to the first word",
+    token_counts_of_server="{prompt} tokens in, {new} out",
     answers="All answers of this chat",
     column_answer="Answer",
     column_queue="Queue",
@@ -263,6 +308,10 @@ EN = Texts(
         "of the whole picture."
     ),
     part_needs_picture="Add a picture first, then choose a part of it.",
+    part_keys="Arrow keys move the part, with Shift they resize it. Enter takes it, Escape closes.",
+    part_place="{left} % from the left, {top} % from the top, {width} x {height} % large",
+    part_take="Take this part",
+    part_close="Close",
     detail="Picture detail",
     detail_info="Finer reads small print, and takes longer",
     details=(("fast", "Fast"), ("balanced", "Balanced"), ("fine", "Fine")),
@@ -355,6 +404,8 @@ EN = Texts(
     model="Model",
     conversations="Chats kept ready",
     not_known="not known yet",
+    server="Server",
+    server_hint="runs the model; memory and CPU shown here are this process only",
     memory_line="Memory over the last two minutes: now {now}, {most} at most",
     cpu_line="CPU over the last two minutes: now {percent} %",
     two_minutes="The last two minutes",
@@ -400,9 +451,22 @@ ZH = Texts(
     with_pictures="（图片：{count}）",
     colon="：",
     no_question="请先输入问题或添加图片。",
-    still_answering="上一个回答还没有写完。请等待，或先按停止。",
-    reading_picture="正在读取图片，您可以先输入问题：{percent} %",
-    picture_read="图片已读取，回答会立即开始。",
+    still_answering="仍在回答：请先按停止，或等待。",
+    cost_picture="{width} × {height} → {visual} 个视觉词元",
+    cost_pictures="{count} 张图片 → {visual} 个视觉词元",
+    cost_reading="正在读取，您可以先输入问题：{percent} %",
+    cost_read="已读取",
+    cost_first="约 {time}后出现首字",
+    cost_at_once="回答会立即开始",
+    cost_too_long="放不下：加上这个问题，对话约有 {used} 个词元，上限是 {limit}。",
+    cost_cut_off="回答可能被截断：对话上限是 {limit} 个词元，只剩约 {left} 个。",
+    cost_memory="内存不足：还需要约 {need}，可用 {free}。",
+    lower_detail="降低精细度",
+    drop_oldest="删除最早的消息",
+    about_left="，约剩 {time}",
+    about_wait="，约 {time}",
+    about_seconds="{count} 秒",
+    about_minutes="{count} 分钟",
     too_many_pictures="添加了 {count} 张图片，一次最多 {limit} 张。请移除一些后再发送。",
     text_too_long="问题有 {count} 个字符，上限是 {limit}。请缩短后再发送。",
     broke="模型意外停止。详情请看终端。",
@@ -411,8 +475,9 @@ ZH = Texts(
     wait_loading="模型还在加载，你的问题已保留",
     wait_vision="正在看图：{percent} %",
     wait_prefill="正在读问题：{percent} %",
+    wait_begin="即将开始",
     wait_decode="正在回答",
-    waited="{seconds} 秒",
+    waited="已用 {seconds} 秒",
     stopped="已在此处停止。",
     at_length="在此处截断：已达到回答长度上限。",
     in_loop="在此处结束：回答开始重复。",
@@ -420,6 +485,8 @@ ZH = Texts(
     first_word="首字 {time}（图片 {vision}，提示 {prefill}）",
     speed="{speed} 词元/秒",
     token_counts="词元：视觉 {visual}、新生成 {new}、复用 {reused}",
+    first_word_of_server="首字 {time}",
+    token_counts_of_server="词元：输入 {prompt}、输出 {new}",
     answers="本对话的所有回答",
     column_answer="回答",
     column_queue="排队",
@@ -441,6 +508,10 @@ ZH = Texts(
     part="只问一部分",
     part_hint="在图上拖出要问的部分。它会以完整精度放入输入框，前面附上整张图片的小图。",
     part_needs_picture="请先添加图片，再选择其中一部分。",
+    part_keys="方向键移动所选部分，按住 Shift 调整大小；Enter 确认，Esc 关闭。",
+    part_place="距左 {left} %，距上 {top} %，大小 {width} x {height} %",
+    part_take="选用这一部分",
+    part_close="关闭",
     detail="图片精细度",
     detail_info="越精细越能看清小字，也越慢",
     details=(("fast", "快速"), ("balanced", "均衡"), ("fine", "精细")),
@@ -515,6 +586,8 @@ ZH = Texts(
     model="模型",
     conversations="已缓存的对话",
     not_known="尚未知",
+    server="服务器",
+    server_hint="运行模型；这里的内存和处理器只是本进程的",
     memory_line="最近两分钟的内存：现在 {now}，最高 {most}",
     cpu_line="最近两分钟的处理器：现在 {percent} %",
     two_minutes="最近两分钟",
@@ -555,3 +628,14 @@ def preferred_language(accept_language: str | None) -> Language:
 def field_names() -> tuple[str, ...]:
     """Names of all texts, for tests that compare the languages."""
     return tuple(field.name for field in fields(Texts))
+
+
+def about(seconds: float, texts: Texts) -> str:
+    """Write a duration that is only an estimate: no finer than it can be believed."""
+    if seconds < 9.5:
+        return texts.about_seconds.format(count=max(1, round(seconds)))
+    if seconds < 57.5:
+        return texts.about_seconds.format(count=5 * round(seconds / 5))
+    if seconds < 115:
+        return texts.about_seconds.format(count=10 * round(seconds / 10))
+    return texts.about_minutes.format(count=round(seconds / 60))
