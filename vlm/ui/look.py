@@ -20,10 +20,9 @@ _FONT = (
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "Liberation Mono", "monospace")
 WHILE_VISIBLE_JS = (_FOLDER / "while_visible.js").read_text(encoding="utf-8")
 """What makes the panel tick."""
-_HEAD = (
-    '<meta name="color-scheme" content="light dark">'
-    f"<script>{(_FOLDER / 'drop.js').read_text(encoding='utf-8')}</script>"
-    f"<script>{(_FOLDER / 'history.js').read_text(encoding='utf-8')}</script>"
+_HEAD = '<meta name="color-scheme" content="light dark">' + "".join(
+    f"<script>{(_FOLDER / name).read_text(encoding='utf-8')}</script>"
+    for name in ("drop.js", "history.js", "language.js", "unfold.js")
 )
 
 

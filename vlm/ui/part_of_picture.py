@@ -1,6 +1,7 @@
-"""Ask about a part: a rectangle dragged on a picture becomes a crop in the input.
+"""Ask about a part: a rectangle drawn on a picture becomes a crop in the input.
 
-A small copy of the whole picture goes with the crop; both are ordinary pictures of the message.
+The picture lies over the page meanwhile; the rectangle is dragged, or moved by keys. A small
+copy of the whole picture goes with the crop; both are ordinary pictures of the message.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import html
 import math
 import threading
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gradio as gr
@@ -23,44 +25,8 @@ from vlm.ui.question_box import box_content, filled_box
 from vlm.ui.sessions import MOST_SESSIONS, Sessions
 from vlm.ui.texts import Texts, texts_in
 
-_SCRIPT = """
-let start = null;
-const place = (event) => {
-    const stage = element.querySelector('.stage').getBoundingClientRect();
-    const share = (at, from, size) => Math.min(1, Math.max(0, (at - from) / size));
-    return [share(event.clientX, stage.left, stage.width),
-            share(event.clientY, stage.top, stage.height)];
-};
-const drag = (event) => {
-    const end = place(event);
-    const [left, right] = [start[0], end[0]].sort((a, b) => a - b);
-    const [top, bottom] = [start[1], end[1]].sort((a, b) => a - b);
-    Object.assign(element.querySelector('.cut').style, {
-        display: 'block', left: `${100 * left}%`, top: `${100 * top}%`,
-        width: `${100 * (right - left)}%`, height: `${100 * (bottom - top)}%`,
-    });
-    return {left, top, right, bottom};
-};
-const end = () => {
-    start = null;
-    const cut = element.querySelector('.cut');
-    if (cut) cut.style.display = 'none';
-};
-element.addEventListener('pointerdown', (event) => {
-    if (!event.target.closest('.stage') || event.button) return;
-    event.preventDefault();
-    element.setPointerCapture(event.pointerId);
-    start = place(event);
-});
-element.addEventListener('pointermove', (event) => { if (start) drag(event); });
-element.addEventListener('pointerup', (event) => {
-    if (!start) return;
-    const part = drag(event);
-    end();
-    trigger('select', part);
-});
-element.addEventListener('pointercancel', end);
-"""
+_SCRIPT = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
+_FOCUS_BOX_JS = "() => document.querySelector('#box textarea')?.focus()"
 
 
 class PartView(NamedTuple):
@@ -93,7 +59,10 @@ class PartOfPicture:
         # Gradio shows messages (gr.Info) of queued events only.
         options["concurrency_limit"] = None
         button.click(self.offer, box, list(view), **options)
-        view.picture.select(self.cut, box, [box, *view], **options)
+        view.picture.select(self.cut, box, [box, *view], **options).then(
+            None, None, None, js=_FOCUS_BOX_JS, **options
+        )
+        view.picture.clear(self.close, None, list(view), **options)
 
     def offer(self, box: dict[str, Any] | None, request: gr.Request) -> tuple[Any, Any]:
         """Show the picture that the input speaks of; a second press hides it."""
@@ -117,6 +86,12 @@ class PartOfPicture:
                 self._open.popitem(last=False)
         return gr.update(visible=True), part_html(picture, texts)
 
+    def close(self, request: gr.Request) -> tuple[Any, Any]:
+        """Hide the picture."""
+        with self._lock:
+            self._open.pop(request.session_hash or "", None)
+        return gr.update(visible=False), ""
+
     def cut(
         self, box: dict[str, Any] | None, event: gr.EventData, request: gr.Request
     ) -> tuple[Any, Any, Any]:
@@ -139,7 +114,12 @@ class PartOfPicture:
             self._open.pop(request.session_hash or "", None)
         text, uploads = box_content(box)
         files = tuple(file for file in uploads if file != path) + written
-        return filled_box(text, files), gr.update(visible=False), ""
+        if self._sessions.get(request.session_hash).conversation.is_busy:
+            # The input shows Stop now, and has to go on doing so.
+            filled = gr.update(value={"text": text, "files": list(files)})
+        else:
+            filled = filled_box(text, files)
+        return filled, gr.update(visible=False), ""
 
     def _spoken_of(self, box: dict[str, Any] | None, request: gr.Request) -> str | None:
         """Path of the picture that the text in the input names, else of the newest one."""
@@ -162,10 +142,23 @@ def _read_rectangle(event: gr.EventData) -> Rectangle | None:
 
 
 def part_html(picture: Picture, texts: Texts) -> str:
-    """Show a picture to drag on."""
+    """Show a picture to choose a part of, by pointer or by keys."""
     source, ratio = picture_source(picture)
+    title, hint, keys, place, take, leave = (
+        html.escape(words)
+        for words in (
+            texts.part, texts.part_hint, texts.part_keys, texts.part_place, texts.part_take,
+            texts.part_close,
+        )
+    )  # fmt: skip
     return (
-        f'<div class="boxes cutting"><div class="stage" style="--ratio:{ratio:.4f}">'
-        f'<img src="{source}" alt="{html.escape(texts.part)}" draggable="false">'
-        f'<div class="cut"></div></div><p>{html.escape(texts.part_hint)}</p></div>'
+        f'<div class="boxes cutting" role="dialog" aria-modal="true" aria-label="{title}">'
+        f'<div class="card"><div class="head"><p id="part-hint">{hint}</p>'
+        f'<button type="button" class="leave" aria-label="{leave}" title="{leave}">✕</button></div>'
+        f'<div class="stage" style="--ratio:{ratio:.4f}" tabindex="0" role="application" '
+        f'aria-label="{title}" aria-describedby="part-hint part-keys">'
+        f'<img src="{source}" alt="" draggable="false"><div class="cut"></div></div>'
+        f'<div class="foot"><p id="part-keys">{keys}</p>'
+        f'<span class="place" role="status" data-words="{place}"></span>'
+        f'<button type="button" class="take" disabled>{take}</button></div></div></div>'
     )
