@@ -6,12 +6,16 @@ import json
 import select
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
+from vlm.chat import AskRequest, Message, Piece
+from vlm.remote.engine import RemoteEngine
+
+Make = Callable[..., RemoteEngine]
 DONE = b"data: [DONE]\n\n"
 USAGE = {"prompt_tokens": 226, "completion_tokens": 12, "total_tokens": 238}
 
@@ -151,3 +155,13 @@ def running_upstream(**fields: Any) -> Iterator[Upstream]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def question(text: str = "What is it?", name: str = "a", **more: Any) -> AskRequest:
+    return AskRequest(name, (Message("user", text),), **more)
+
+
+def read(answer: Any) -> tuple[str, Piece, list[str]]:
+    pieces = list(answer)
+    notices = [notice for piece in pieces for notice in piece.notices]
+    return "".join(piece.text for piece in pieces), pieces[-1], notices

@@ -4,62 +4,26 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from fake_engine import wait_until
-from fake_upstream import Upstream, chunk, running_upstream, words
+from fake_upstream import Make, Upstream, chunk, question, read, running_upstream, words
 from pictures_to_send import png
 
-from vlm.chat import AskRequest, Message, Piece, Sampling
-from vlm.config import Settings
+from vlm.chat import AskRequest, Message, Sampling
 from vlm.errors import BusyError, ContextLengthError, ModelError, ModelNotFoundError, VLMError
 from vlm.images import open_picture
 from vlm.remote import engine as engine_module
 from vlm.remote.engine import RemoteEngine
 
+pytest_plugins = ("remote_fixtures",)
 KEY = "sk-test-0123456789"
-Make = Callable[..., RemoteEngine]
 
 
-@pytest.fixture
-def upstream() -> Iterator[Upstream]:
-    """A server that answers well until a test changes that."""
-    with running_upstream() as served:
-        yield served
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    """Makes engines that are closed in the end."""
-    with ExitStack() as stack:
-
-        def made(url: str, *, is_ready: bool = True, **sections: Any) -> RemoteEngine:
-            keys = {"kind": "openai", "base_url": url} | sections.pop("engine", {})
-            engine = RemoteEngine(Settings.model_validate({"engine": keys, **sections}))
-            stack.callback(engine.close)
-            if is_ready:
-                wait_until(lambda: engine.state().stage == "ready", timeout_s=30)
-            return engine
-
-        yield made
-
-
-def question(text: str = "What is it?", name: str = "a", **more: Any) -> AskRequest:
-    return AskRequest(name, (Message("user", text),), **more)
-
-
-def read(answer: Any) -> tuple[str, Piece, list[str]]:
-    pieces = list(answer)
-    notices = [notice for piece in pieces for notice in piece.notices]
-    return "".join(piece.text for piece in pieces), pieces[-1], notices
-
-
-def test_the_first_listed_model_answers_word_by_word(upstream: Upstream, make: Make) -> None:
+def test_the_first_listed_model_answers_word_by_word(upstream: Upstream, make_remote: Make) -> None:
     upstream.pause_s = 0.02
-    engine = make(upstream.url)
+    engine = make_remote(upstream.url)
     state = engine.state()
     assert (state.model, state.server) == ("lab/first-2B", upstream.host)
     assert state.notice.startswith(f"Remote: lab/first-2B at {upstream.host}. ")
@@ -92,34 +56,38 @@ def test_the_first_listed_model_answers_word_by_word(upstream: Upstream, make: M
     assert 0.02 < stats.ttft_s < 20
 
 
-def test_nothing_is_counted_that_the_server_did_not_count(upstream: Upstream, make: Make) -> None:
+def test_nothing_is_counted_that_the_server_did_not_count(
+    upstream: Upstream, make_remote: Make
+) -> None:
     upstream.packets = [chunk("one "), chunk("two "), chunk("three", "length")]
     upstream.pause_s = 0.05
-    text, last, _ = read(make(upstream.url).ask(question()))
+    text, last, _ = read(make_remote(upstream.url).ask(question()))
     stats = last.stats
     assert text == "one two three" and stats is not None and stats.finish_reason == "length"
     assert (stats.prompt_tokens, stats.new_tokens, stats.decode_tps) == (0, 0, 0.0)
     assert stats.ttft_s > 0.04
 
 
-def test_the_rate_is_that_of_the_words(upstream: Upstream, make: Make) -> None:
+def test_the_rate_is_that_of_the_words(upstream: Upstream, make_remote: Make) -> None:
     upstream.packets = words(*"abcdef")
     upstream.pause_s = 0.05
     began_s = time.perf_counter()
-    stats = read(make(upstream.url).ask(question()))[1].stats
+    stats = read(make_remote(upstream.url).ask(question()))[1].stats
     took_s = time.perf_counter() - began_s
     # 11 tokens after the first, in five pauses or more.
     assert stats is not None and 11 / took_s < stats.decode_tps <= 11 / 0.24
     upstream.pause_s = 0.0
     upstream.packets = [b"".join(words(*"abcdef"))]
-    stats = read(make(upstream.url).ask(question()))[1].stats
+    stats = read(make_remote(upstream.url).ask(question()))[1].stats
     assert stats is not None and stats.decode_tps == 0.0 and stats.new_tokens == 12
 
 
 @pytest.mark.parametrize("holds", ["before", "after"])
-def test_stop_closes_the_connection_at_once(holds: Any, upstream: Upstream, make: Make) -> None:
+def test_stop_closes_the_connection_at_once(
+    holds: Any, upstream: Upstream, make_remote: Make
+) -> None:
     upstream.packets, upstream.holds = [chunk("A red "), chunk("cir")], holds
-    engine = make(upstream.url)
+    engine = make_remote(upstream.url)
     took_s = [time_to_close(engine, upstream, holds)]
     while min(took_s) >= 0.3 and len(took_s) < 3:  # a busy machine may be late once
         took_s.append(time_to_close(engine, upstream, holds))
@@ -145,9 +113,11 @@ def time_to_close(engine: RemoteEngine, upstream: Upstream, holds: str) -> float
     return upstream.left_at[0] - stopped_s
 
 
-def test_a_lost_reader_and_a_forgotten_chat_end_the_request(upstream: Upstream, make: Make) -> None:
+def test_a_lost_reader_and_a_forgotten_chat_end_the_request(
+    upstream: Upstream, make_remote: Make
+) -> None:
     upstream.holds = "before"
-    engine = make(upstream.url)
+    engine = make_remote(upstream.url)
     pieces = iter(engine.ask(question()))
     next(pieces)
     wait_until(lambda: len(upstream.requests) == 1)
@@ -163,10 +133,10 @@ def test_a_lost_reader_and_a_forgotten_chat_end_the_request(upstream: Upstream, 
 
 
 def test_chats_are_answered_together_and_the_queue_is_bounded(
-    upstream: Upstream, make: Make
+    upstream: Upstream, make_remote: Make
 ) -> None:
     upstream.holds = "before"
-    engine = make(upstream.url, engine={"answers_at_once": 2}, server={"queue_size": 1})
+    engine = make_remote(upstream.url, engine={"answers_at_once": 2}, server={"queue_size": 1})
     running = [engine.ask(question(name="a"))]
     wait_until(lambda: len(upstream.requests) == 1)
     running.append(engine.ask(question(name="b")))
@@ -184,8 +154,8 @@ def test_chats_are_answered_together_and_the_queue_is_bounded(
     running[1].stop()
 
 
-def test_reading_ahead_ends_at_once_and_asks_nothing(upstream: Upstream, make: Make) -> None:
-    engine = make(upstream.url)
+def test_reading_ahead_ends_at_once_and_asks_nothing(upstream: Upstream, make_remote: Make) -> None:
+    engine = make_remote(upstream.url)
     (piece,) = engine.read_ahead(question())
     assert piece.stats is not None and piece.stats.finish_reason == "cancelled"
     assert not upstream.requests
@@ -195,9 +165,9 @@ def test_reading_ahead_ends_at_once_and_asks_nothing(upstream: Upstream, make: M
 
 
 def test_a_server_that_is_away_fails_with_a_sentence_and_is_found_later(
-    free_port: int, make: Make, monkeypatch: pytest.MonkeyPatch
+    free_port: int, make_remote: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = make(f"http://127.0.0.1:{free_port}/v1", is_ready=False)
+    engine = make_remote(f"http://127.0.0.1:{free_port}/v1", is_ready=False)
     wait_until(lambda: engine.state().stage == "failed", timeout_s=30)
     message = engine.state().message
     assert message.startswith(f"127.0.0.1:{free_port} cannot be reached. Check that the server")
@@ -211,12 +181,12 @@ def test_a_server_that_is_away_fails_with_a_sentence_and_is_found_later(
 
 
 def test_a_server_still_loading_is_asked_until_it_has_a_model(
-    upstream: Upstream, make: Make, monkeypatch: pytest.MonkeyPatch
+    upstream: Upstream, make_remote: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_module, "NO_MODEL_AGAIN_S", 0.05)
     monkeypatch.setattr(engine_module, "AWAY_AGAIN_S", 0.05)
     models, upstream.models = upstream.models, b'{"object": "list", "data": []}'
-    engine = make(upstream.url, is_ready=False)
+    engine = make_remote(upstream.url, is_ready=False)
     answer = iter(engine.ask(question()))
     assert next(answer).stage == "loading"
     wait_until(lambda: "no model ready yet" in engine.state().message)
@@ -233,20 +203,20 @@ def test_a_server_still_loading_is_asked_until_it_has_a_model(
     [("other", "other"), ("first-2B", "lab/first-2B"), ("typo", "typo")],
 )
 def test_a_model_that_is_named_is_taken(
-    wanted: str, taken: str, upstream: Upstream, make: Make
+    wanted: str, taken: str, upstream: Upstream, make_remote: Make
 ) -> None:
-    state = make(upstream.url, model={"model": wanted}).state()
+    state = make_remote(upstream.url, model={"model": wanted}).state()
     assert state.model == taken
     listed = "does not list this model, but lab/first-2B, other." in state.notice
     assert listed == (wanted == "typo")
 
 
-def test_a_server_without_a_list_needs_a_name(upstream: Upstream, make: Make) -> None:
+def test_a_server_without_a_list_needs_a_name(upstream: Upstream, make_remote: Make) -> None:
     upstream.models_status = 404
-    engine = make(upstream.url, is_ready=False)
+    engine = make_remote(upstream.url, is_ready=False)
     wait_until(lambda: engine.state().stage == "failed")
     assert "Name one with --model" in engine.state().message
-    assert make(upstream.url, model={"model": "mine"}).state().model == "mine"
+    assert make_remote(upstream.url, model={"model": "mine"}).state().model == "mine"
 
 
 @pytest.mark.parametrize(
@@ -279,9 +249,9 @@ def test_what_a_server_refuses_becomes_a_sentence(
     kind: type[VLMError],
     said: str,
     upstream: Upstream,
-    make: Make,
+    make_remote: Make,
 ) -> None:
-    engine = make(upstream.url)
+    engine = make_remote(upstream.url)
     upstream.status, upstream.body, upstream.headers = status, body, headers
     with pytest.raises(kind) as refused:
         list(engine.ask(question()))
@@ -293,13 +263,13 @@ def test_what_a_server_refuses_becomes_a_sentence(
 
 def test_the_key_goes_to_the_server_and_into_no_sentence(
     upstream: Upstream,
-    make: Make,
+    make_remote: Make,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("DEBUG")
     monkeypatch.setenv("MY_KEY", KEY)
-    engine = make(upstream.url, engine={"api_key_env": "MY_KEY"})
+    engine = make_remote(upstream.url, engine={"api_key_env": "MY_KEY"})
     upstream.status = 400
     upstream.body = f'{{"error": {{"message": "{KEY} may not do this"}}}}'.encode()
     with pytest.raises(VLMError, match=r"\*\*\* may not do this") as refused:
@@ -313,9 +283,9 @@ def test_the_key_goes_to_the_server_and_into_no_sentence(
 
 
 def test_a_setting_the_server_does_not_know_is_left_out_and_told(
-    upstream: Upstream, make: Make
+    upstream: Upstream, make_remote: Make
 ) -> None:
-    engine = make(upstream.url)
+    engine = make_remote(upstream.url)
     upstream.refuses = "presence_penalty"
     text, _, notices = read(engine.ask(question()))
     assert text == "A red circle."
@@ -326,24 +296,24 @@ def test_a_setting_the_server_does_not_know_is_left_out_and_told(
     assert "presence_penalty" not in upstream.requests[-1]
 
 
-def test_a_model_without_eyes_is_told(upstream: Upstream, make: Make) -> None:
-    engine = make(upstream.url)
+def test_a_model_without_eyes_is_told(upstream: Upstream, make_remote: Make) -> None:
+    engine = make_remote(upstream.url)
     upstream.status, upstream.body = 400, b'{"error": "lab/first-2B is not a multimodal model"}'
     asked = (Message("user", "What?", (open_picture(png("red", (64, 64))),)),)
     with pytest.raises(VLMError, match="takes no pictures"):
         list(engine.ask(AskRequest("a", asked)))
 
 
-def test_a_silent_server_is_given_up(upstream: Upstream, make: Make) -> None:
-    engine = make(upstream.url, engine={"silence_s": 1.0})
+def test_a_silent_server_is_given_up(upstream: Upstream, make_remote: Make) -> None:
+    engine = make_remote(upstream.url, engine={"silence_s": 1.0})
     upstream.holds = "before"
     with pytest.raises(ModelError, match="silent for too long"):
         list(engine.ask(question()))
     wait_until(lambda: upstream.left_at)
 
 
-def test_closing_ends_answers_and_refuses_more(upstream: Upstream, make: Make) -> None:
-    engine = make(upstream.url)
+def test_closing_ends_answers_and_refuses_more(upstream: Upstream, make_remote: Make) -> None:
+    engine = make_remote(upstream.url)
     upstream.packets, upstream.holds = [chunk("A red ")], "after"
     answer = engine.ask(question())
     wait_until(lambda: upstream.requests)
@@ -354,8 +324,8 @@ def test_closing_ends_answers_and_refuses_more(upstream: Upstream, make: Make) -
         list(engine.ask(question()))
 
 
-def test_numbers_that_cannot_be_meant_never_leave(upstream: Upstream, make: Make) -> None:
-    engine = make(upstream.url)
+def test_numbers_that_cannot_be_meant_never_leave(upstream: Upstream, make_remote: Make) -> None:
+    engine = make_remote(upstream.url)
     for request in (
         question(sampling=Sampling(temperature=float("nan"))),
         question(sampling=Sampling(max_new_tokens=0)),

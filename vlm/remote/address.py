@@ -49,6 +49,7 @@ def read_address(engine: EngineSettings) -> Address:
     try:
         parts = urlsplit(engine.base_url)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
+        is_address = is_address and parts.port != 0 and not re.search(r"\s", engine.base_url)
         httpx2.URL(engine.base_url)
     except (ValueError, httpx2.InvalidURL):
         is_address = False
