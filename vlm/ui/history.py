@@ -13,7 +13,7 @@ import io
 import logging
 import uuid
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,7 +30,6 @@ from vlm.ui.thumbnails import write_thumbnail
 
 logger = logging.getLogger(__name__)
 
-FORMAT = "vlm-chats"
 SMALL_BYTES = 12_000
 """Of a small copy, before it is written as text (a third more)."""
 LONGEST_SIDE_PX = 512
@@ -129,19 +128,16 @@ def keep(turns: Sequence[Turn], chat_id: str, time_s: float) -> KeptChat | None:
     A question that failed or has no word of an answer yet is kept open; an answer that is being
     written as stopped. A chat beyond the bounds is not kept.
     """
-    messages: list[KeptMessage] = []
-    pictures: dict[str, str] = {}
-    for turn in turns:
-        keys = [picture_key(picture) for picture in turn.question.pictures]
-        pictures |= zip(keys, map(small_copy, turn.question.pictures), strict=True)
-        messages.append(KeptMessage(role="user", text=turn.question.text, pictures=keys))
-        if turn.end != "failed" and (turn.answer or turn.end != "running"):
-            end = "cancelled" if turn.end == "running" else turn.end
-            messages.append(KeptMessage(role="assistant", text=turn.answer, end=end))
-    if not messages:
-        return None
-    title = " ".join(messages[0].text.split())[:LONGEST_TITLE]
     try:
+        messages = [message for turn in turns for message in _messages(turn)]
+        if not messages:
+            return None
+        pictures = {
+            picture_key(picture): small_copy(picture)
+            for turn in turns
+            for picture in turn.question.pictures
+        }
+        title = " ".join(messages[0].text.split())[:LONGEST_TITLE]
         return KeptChat(
             id=chat_id, time_s=time_s, title=title, messages=messages, pictures=pictures
         )
@@ -181,6 +177,15 @@ def picture_bytes(data: str) -> bytes:
         return base64.b64decode(data.removeprefix(_PREFIX), validate=True)
     except (binascii.Error, ValueError) as error:
         raise PictureError("This picture cannot be read. Add it again.") from error
+
+
+def _messages(turn: Turn) -> Iterator[KeptMessage]:
+    keys = [picture_key(picture) for picture in turn.question.pictures]
+    yield KeptMessage(role="user", text=turn.question.text, pictures=keys)
+    if turn.end == "running" and turn.answer:
+        yield KeptMessage(role="assistant", text=turn.answer, end="cancelled")
+    elif turn.end not in ("running", "failed"):
+        yield KeptMessage(role="assistant", text=turn.answer, end=turn.end)
 
 
 def _question(message: KeptMessage, opened: dict[str, Picture]) -> Turn:
