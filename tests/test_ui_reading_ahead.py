@@ -24,8 +24,8 @@ def test_a_picture_in_the_input_is_read_before_the_question(
 ) -> None:
     engine.script = Script(ahead=(Piece("vision", progress=0.5), Piece("prefill", progress=0.5)))
     tab.attach(draw("red"))
-    status = tab.page.locator("#ahead")
-    expect(status).to_have_text("The picture has been read. The answer will start at once.")
+    status = tab.page.locator("#cost")
+    expect(status).to_have_text("120 × 80 → 70 visual tokens · already read")
     assert len(engine.read) == 1 and engine.requests == []
     assert len(engine.read[0].request.messages[-1].pictures) == 1
     tab.box.press_sequentially("What is it?")
@@ -68,7 +68,7 @@ def test_a_file_that_is_no_picture_is_not_read_ahead_and_not_yet_blamed(
     broken.write_bytes(b"no picture")
     tab.attach(broken)
     tab.box.press_sequentially("What is it?")
-    expect(tab.page.locator("#ahead")).to_be_empty()
+    expect(tab.page.locator("#cost")).to_be_empty()
     assert engine.read == []
 
 
@@ -77,7 +77,7 @@ def test_the_status_speaks_chinese_on_the_chinese_page(
 ) -> None:
     tab.page.locator("#language").click()
     tab.attach(draw("red"))
-    expect(tab.page.locator("#ahead")).to_have_text("图片已读取，回答会立即开始。")
+    expect(tab.page.locator("#cost")).to_have_text("120 × 80 → 70 个视觉词元 · 已读取")
 
 
 def test_the_system_prompt_is_part_of_what_is_read(

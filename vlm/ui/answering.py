@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 import logging
-import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from vlm.chat import AskRequest, ChatEngine, Piece
 from vlm.config import Settings
 from vlm.errors import VLMError
 from vlm.ui.answer_line import answer_line
-from vlm.ui.chat_view import ChatView, describe_wait
+from vlm.ui.chat_view import ChatView
 from vlm.ui.chinese import in_language
 from vlm.ui.conversation import Conversation, Turn
 from vlm.ui.options import Way, read_way
@@ -36,9 +35,14 @@ from vlm.ui.sessions import Session, Sessions
 from vlm.ui.streaming import read_pieces
 from vlm.ui.texts import EN, Texts, texts_in
 from vlm.ui.thumbnails import remove_thumbnails
+from vlm.ui.waiting import Wait
 from vlm.ui.written import written_chat
 
 logger = logging.getLogger(__name__)
+
+
+PRESSED_JS = "(last) => document.querySelector('#box .stop-button') ? String(Date.now()) : last"
+"""Runs in the browser: a question sent while an answer is written changes its value."""
 
 
 class Changes(NamedTuple):
@@ -75,7 +79,7 @@ class Chat:
     ) -> Iterator[Changes]:
         """Show the question at once, then stream the answer; the input is kept on an error."""
         session = self.sessions.get(request.session_hash)
-        chat, texts = session.conversation, texts_in(session.language)
+        chat = session.conversation
         try:
             turn = self._reader.read(session, box)
         except VLMError as error:
@@ -95,23 +99,22 @@ class Chat:
         for old in before:
             if old not in chat.turns:
                 remove_thumbnails(old.thumbnails)
-        yield from self._answer(chat, turn, texts, way, is_new=True)
+        yield from self._answer(session, turn, way, is_new=True)
 
     def retry(
         self, request: gr.Request, box: dict[str, Any] | None, *options: Any
     ) -> Iterator[Changes]:
         """Answer the last question again."""
         session = self.sessions.get(request.session_hash)
-        chat, texts = session.conversation, texts_in(session.language)
         way = read_way(self._settings, options)
-        turn = chat.begin_again()
+        turn = session.conversation.begin_again()
         if turn is None:
             yield _no_changes()
             return
         session.edited = None
         # A failed question was put back into the input; asked again, it leaves it.
         is_in_box = bool(box) and (box or {}).get("text") == turn.question.text
-        yield from self._answer(chat, turn, texts, way, is_new=is_in_box)
+        yield from self._answer(session, turn, way, is_new=is_in_box)
 
     def undo(self, box: dict[str, Any] | None, request: gr.Request) -> Changes:
         """Take the last question and its answer out of the chat, the question back to the input."""
@@ -131,8 +134,7 @@ class Chat:
         turns, texts = session.conversation.turns, texts_in(session.language)
         number = getattr(event, "turn", None)
         if session.conversation.is_busy:
-            gr.Info(texts.still_answering)
-            return _no_changes()
+            return self.remind(request)
         if not isinstance(number, int) or not 0 <= number < len(turns):
             return _no_changes()
         if session.edited is None:
@@ -144,6 +146,17 @@ class Chat:
             note=note_html(texts.editing.format(number=number + 1)),
             cancel_edit=gr.update(visible=True),
         )
+
+    def remind(self, request: gr.Request) -> Changes:
+        """Say that an answer is still being written, when something else is asked for.
+
+        Gradio shows messages (gr.Info) of queued events only, so this stands above the input.
+        """
+        session = self.sessions.get(request.session_hash)
+        if not session.conversation.is_busy:
+            return _no_changes()
+        note = note_html(texts_in(session.language).still_answering)
+        return _no_changes()._replace(note=note)
 
     def cancel_edit(self, request: gr.Request) -> Changes:
         """Leave the earlier question as it is and bring back what the input held before."""
@@ -196,26 +209,23 @@ class Chat:
         for turn in conversation.turns:
             remove_thumbnails(turn.thumbnails)
 
-    def _answer(
-        self,
-        chat: Conversation,
-        turn: Turn,
-        texts: Texts,
-        way: Way,
-        is_new: bool,
-    ) -> Iterator[Changes]:
-        """Ask the engine and show what it says; every way out closes the turn."""
-        asked_at_s = time.monotonic()
+    def _answer(self, session: Session, turn: Turn, way: Way, is_new: bool) -> Iterator[Changes]:
+        """Ask the engine and show what it says; every way out closes the turn.
+
+        The language may be switched, and the chat cleared, while it is answered.
+        """
+        chat, wait = session.conversation, Wait(self._engine.rates)
         try:
             messages = (*way.system, *chat.messages())
             answer = self._engine.ask(
                 AskRequest(chat.id, messages, way.sampling, way.max_visual_tokens)
             )
             chat.attach(answer)
-            yield self._busy(chat, texts, is_new)
+            yield self._busy(chat, texts_in(session.language), wait, is_new)
             for piece in read_pieces(answer, turn, chat):
-                wait = describe_wait(piece, time.monotonic() - asked_at_s, texts)
-                yield _no_changes()._replace(chat=self._view.messages(chat, texts, wait))
+                texts = texts_in(session.language)
+                words = wait.describe(piece, len(turn.answer), texts)
+                yield _no_changes()._replace(chat=self._view.messages(chat, texts, words))
         except VLMError as error:
             logger.info("a question was not answered: %s", error)
             chat.finish(turn, "failed", str(error))
@@ -228,16 +238,15 @@ class Chat:
                 chat.stop()
                 chat.finish(turn, "cancelled")
         if not chat.is_closed:
-            yield self._idle(chat, texts)
+            yield self._idle(chat, texts_in(session.language))
 
-    def _busy(self, chat: Conversation, texts: Texts, is_new: bool) -> Changes:
-        wait = describe_wait(Piece("decode"), 0.0, texts)
+    def _busy(self, chat: Conversation, texts: Texts, wait: Wait, is_new: bool) -> Changes:
         box = gr.update(submit_btn=False, stop_btn=True)
         if is_new:
             box["value"] = None
         off = gr.update(interactive=False)
         return Changes(
-            chat=self._view.messages(chat, texts, wait),
+            chat=self._view.messages(chat, texts, wait.describe(Piece("queued"), 0, texts)),
             box=box,
             line=gr.skip(),
             retry=off,

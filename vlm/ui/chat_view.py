@@ -13,7 +13,6 @@ from pathlib import Path
 from gradio.components.chatbot import FileMessage, Message, TextMessage
 from gradio.data_classes import FileData
 
-from vlm.chat import Piece
 from vlm.ui.chinese import in_language
 from vlm.ui.conversation import Conversation, Turn
 from vlm.ui.display import answer_markdown, plain_markdown
@@ -27,7 +26,7 @@ class ChatView:
         self._questions: weakref.WeakKeyDictionary[Turn, Message] = weakref.WeakKeyDictionary()
 
     def messages(self, chat: Conversation, texts: Texts, wait: str = "") -> list[Message]:
-        """Show all turns; `wait` stands where the open answer has no text yet."""
+        """Show all turns; `wait` stands below what the open answer has so far."""
         shown = []
         for turn in chat.turns:
             if turn not in self._questions:
@@ -55,7 +54,7 @@ def _answer(turn: Turn, texts: Texts, wait: str) -> Message:
     if turn.end == "failed":
         parts.append(f"⚠️ {plain_markdown(in_language(turn.error, texts.language))}")
     elif turn.end == "running":
-        parts += [] if parts else [f'<span class="wait">{html.escape(wait)}</span>']
+        parts += [f'<span class="wait">{html.escape(wait)}</span>'] if wait else []
     elif not parts and turn.end != "cancelled":
         parts.append(f"*{texts.empty_answer}*")
     parts += [f"*{mark}*" for mark in _marks(turn, texts)]
@@ -66,18 +65,3 @@ def _marks(turn: Turn, texts: Texts) -> list[str]:
     ends = {"cancelled": texts.stopped, "length": texts.at_length, "loop": texts.in_loop}
     notices = [plain_markdown(in_language(notice, texts.language)) for notice in turn.notices]
     return notices + ([ends[turn.end]] if turn.end in ends else [])
-
-
-def describe_wait(piece: Piece, waited_s: float, texts: Texts) -> str:
-    """Say what is being waited for, with the seconds since the question was sent."""
-    percent = round(100 * piece.progress)
-    if piece.stage == "queued" and piece.queue_position > 1:
-        words = texts.queued.format(ahead=piece.queue_position)
-    else:
-        words = {
-            "queued": texts.queued_next if piece.queue_position else texts.wait_decode,
-            "loading": texts.wait_loading,
-            "vision": texts.wait_vision.format(percent=percent),
-            "prefill": texts.wait_prefill.format(percent=percent),
-        }.get(piece.stage, texts.wait_decode)
-    return f"{words} · {texts.waited.format(seconds=int(waited_s))}"

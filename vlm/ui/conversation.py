@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+from weakref import WeakSet
 
 from vlm.chat import Answer, AnswerStats, FinishReason, Message
 from vlm.ui.thumbnails import remove_thumbnails
@@ -51,6 +52,7 @@ class Conversation:
         self.id = uuid.uuid4().hex
         self.kept_id = kept_id or uuid.uuid4().hex
         self.turns = list(turns)
+        self._cut: WeakSet[Turn] = WeakSet()
         self._running: Answer | None = None
         self._is_stop_wanted = False
         self._is_closed = False
@@ -106,6 +108,21 @@ class Conversation:
                 return None
             *self.turns, last = self.turns
             return last
+
+    def leave_out(self, turns: Sequence[Turn]) -> bool:
+        """Drop turns from anywhere, so that the rest has room; False while one is answered."""
+        with self._lock:
+            if self._is_closed or self.is_busy:
+                return False
+            self.turns = [turn for turn in self.turns if turn not in turns]
+            self._cut.update(self.turns)
+        for turn in turns:
+            remove_thumbnails(turn.thumbnails)
+        return True
+
+    def was_cut(self, turn: Turn) -> bool:
+        """Whether turns before this one were dropped after it was answered."""
+        return turn in self._cut
 
     def messages(self) -> tuple[Message, ...]:
         """What the model is told: all answered turns, then the question that is open."""

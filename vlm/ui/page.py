@@ -10,8 +10,10 @@ from gradio.events import Dependency
 
 from vlm.chat import ChatEngine
 from vlm.config import Settings
-from vlm.ui.answering import Changes, Chat
+from vlm.ui.answer_line import answer_line
+from vlm.ui.answering import PRESSED_JS, Changes, Chat
 from vlm.ui.boxes_view import BoxesView
+from vlm.ui.cost_view import CostView
 from vlm.ui.header import header_html
 from vlm.ui.history_view import History
 from vlm.ui.panel import panel_html
@@ -19,7 +21,7 @@ from vlm.ui.part_of_picture import PartOfPicture
 from vlm.ui.parts import Parts, lay_out, wording
 from vlm.ui.picture_parts import PictureParts
 from vlm.ui.question_box import picture_limits
-from vlm.ui.reading_ahead import LIST_FILES_JS, ReadingAhead
+from vlm.ui.reading_ahead import ReadingAhead
 from vlm.ui.readings import Readings
 from vlm.ui.samples import Sample, draw_samples
 from vlm.ui.tasks import Dials, Tasks
@@ -28,6 +30,8 @@ from vlm.ui.upkeep import Upkeep
 
 _QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 """Nothing covers the page while it works, and nothing of it is offered as an API."""
+_LANGUAGES: dict[str, Language] = {"en": "en", "zh": "zh"}
+"""By what a browser may have kept."""
 _AT_ONCE: dict[str, Any] = {**_QUIET, "queue": False}
 """For what must not wait behind a running answer."""
 
@@ -43,9 +47,7 @@ class Page:
         cut = PictureParts(picture_limits(settings))
         self._boxes = BoxesView(self.chat.sessions, cut)
         self._part = PartOfPicture(self.chat.sessions, cut)
-        self._ahead = ReadingAhead(
-            engine, settings, lambda request: self.chat.sessions.get(request.session_hash)
-        )
+        self._cost = CostView(self.chat, ReadingAhead(engine, settings))
         self._tasks = Tasks(settings, lambda request: self.chat.sessions.get(request.session_hash))
         self._readings = Readings(engine.memory)
         self._upkeep = Upkeep(
@@ -85,11 +87,6 @@ class Page:
             )
         ]
         shown = [*answered]
-        parts.box.change(None, parts.box, parts.files, js=LIST_FILES_JS, **_QUIET)
-        parts.files.change(
-            self._ahead.read, [parts.box, parts.detail, parts.system_prompt], parts.ahead,
-            trigger_mode="multiple", **stream,
-        )  # fmt: skip
         parts.box.stop(self.chat.stop, None, parts.box, **_AT_ONCE)
         for press, change, inputs in (
             (parts.undo.click, self.chat.undo, parts.box),
@@ -104,6 +101,10 @@ class Page:
         parts.written.change(self._history.save, None, kept, trigger_mode="always_last", **_AT_ONCE)
         parts.chat.example_select(self.take_sample, None, parts.box, **_AT_ONCE)
         self._connect_dials(parts, answered)
+        parts.box.submit(
+            None, parts.pressed, parts.pressed, js=PRESSED_JS, trigger_mode="multiple", **_QUIET
+        )
+        parts.pressed.change(self.chat.remind, None, changes, **_AT_ONCE)
         parts.header.change(self.offer_samples, None, parts.chat, **_AT_ONCE)
         parts.webcam.change(
             self.take_photo, [parts.box, parts.webcam], [parts.box, parts.webcam], **_AT_ONCE
@@ -117,28 +118,40 @@ class Page:
         parts.warm_up.click(self._upkeep.warm_up, None, warmed, **stream)
         parts.retry_load.click(self.load_again, None, readings, **_AT_ONCE)
 
-        def open_page(request: gr.Request) -> dict[Any, Any]:
+        def open_page(remembered: str | None, request: gr.Request) -> dict[Any, Any]:
             session = self.chat.sessions.get(request.session_hash)
-            session.language = preferred_language(request.headers.get("accept-language"))
+            preferred = preferred_language(request.headers.get("accept-language"))
+            session.language = _LANGUAGES.get(remembered or "", preferred)
             return self._words(parts, request)
 
         def switch_language(request: gr.Request) -> dict[Any, Any]:
             session = self.chat.sessions.get(request.session_hash)
             session.language = other(session.language)
             words = self._words(parts, request)
-            # A running answer brings its own next view.
-            if not session.conversation.is_busy:
+            if session.conversation.is_busy:  # the running answer brings its own next view
+                words[parts.line] = answer_line(
+                    session.conversation.turns, texts_in(session.language)
+                )
+                words[parts.note] = ""
+            else:
                 for part, change in zip(changes, self.chat.show(session), strict=True):
                     words[part] = _merged(words.get(part), change)
             return words
 
         spoken = [parts.named(name) for name in wording(EN, self._settings)]
         spoken += [part for part in (*readings, *changes) if part not in spoken]
-        opened = page.load(open_page, None, spoken, **_AT_ONCE)
+        spoken.append(parts.shown_language)
+        remembered = parts.shown_language
+        opened = page.load(
+            open_page, remembered, spoken, js="() => rememberedLanguage.read()", **_AT_ONCE
+        )
+        remembered.change(None, remembered, None, js="(l) => rememberedLanguage.show(l)", **_QUIET)
         shown += self._history.connect(parts.history, opened, changes, parts.note)
         switched = parts.language.click(switch_language, None, spoken, **_AT_ONCE)
         switched.then(self._history.save, None, kept, **_AT_ONCE)
+        switched.then(None, remembered, None, js="(l) => rememberedLanguage.write(l)", **_QUIET)
         shown.append(switched)
+        shown.append(self._cost.connect(parts, answered, switched, changes))
         self._boxes.show_after(shown, parts.boxes)
         self._part.connect(parts.part, parts.part_view, parts.box)
         page.unload(self.chat.leave)
@@ -230,7 +243,8 @@ class Page:
         session.shown_header = ""
         header, retry_load, panel = self.refresh(request)
         words[parts.retry_load] |= retry_load
-        return words | {parts.header: header, parts.panel: panel}
+        told = {parts.header: header, parts.panel: panel, parts.shown_language: texts.language}
+        return words | told
 
 
 def _merged(words: Any, change: Any) -> Any:

@@ -43,6 +43,8 @@ class Parts:
     header: gr.HTML
     retry_load: gr.Button
     language: gr.Button
+    shown_language: gr.Textbox
+    """Invisible; tells the browser the language of the page."""
     chat: gr.Chatbot
     boxes: BoxesParts
     part: gr.Button
@@ -50,10 +52,16 @@ class Parts:
     line: gr.HTML
     note: gr.HTML
     cancel_edit: gr.Button
-    ahead: gr.HTML
     box: gr.MultimodalTextbox
     files: gr.Textbox
     """Paths of the pictures in the input; changes only when they do."""
+    typed: gr.Textbox
+    """How much is typed, roughly; changes now and then."""
+    pressed: gr.Textbox
+    """Changes when a question is sent while an answer is being written."""
+    cost: gr.HTML
+    lower_detail: gr.Button
+    drop_oldest: gr.Button
     retry: gr.Button
     undo: gr.Button
     clear: gr.Button
@@ -101,6 +109,7 @@ def lay_out(settings: Settings, examples: Any) -> Parts:
         header = gr.HTML(title, elem_id="header", padding=False)
         retry_load = _button("retry_load", words, visible=False)
         language = _button("language", words)
+        shown_language = gr.Textbox(visible="hidden", elem_id="shown-language")
     with gr.Row(elem_id="main"):
         with gr.Column(scale=3, min_width=320, elem_id="left"):
             chat = _chatbot(examples, words["chat"])
@@ -115,9 +124,14 @@ def lay_out(settings: Settings, examples: Any) -> Parts:
                     task: _button(f"task_{task}", words, elem_classes="task")
                     for task in TASK_PRESETS
                 }
-            ahead = gr.HTML("", elem_id="ahead", padding=False)
             box = _question_box(words["box"])
-            files = gr.Textbox(visible="hidden", elem_id="files")
+            files, typed, pressed = (
+                gr.Textbox(visible="hidden", elem_id=name) for name in ("files", "typed", "pressed")
+            )
+            with gr.Row(elem_id="cost-row"):
+                cost = gr.HTML("", elem_id="cost", padding=False)
+                lower_detail = _button("lower_detail", words, visible=False)
+                drop_oldest = _button("drop_oldest", words, visible=False)
             with gr.Row(elem_id="buttons"):
                 retry = _button("retry", words, interactive=False)
                 undo = _button("undo", words, interactive=False)
@@ -138,8 +152,8 @@ def lay_out(settings: Settings, examples: Any) -> Parts:
             with gr.Accordion(open=False, elem_id="options", **words["options_fold"]) as options:
                 inputs = _option_inputs(settings, words)
     return Parts(
-        header, retry_load, language, chat, boxes, part, part_view, line, note, cancel_edit, ahead,
-        box, files,
+        header, retry_load, language, shown_language, chat, boxes, part, part_view, line, note,
+        cancel_edit, box, files, typed, pressed, cost, lower_detail, drop_oldest,
         retry, undo, clear, written, panel, free_caches, warm_up, effect, detail,
         fold, webcam, options, tasks,
         **inputs, history=history,
@@ -230,6 +244,8 @@ def wording(texts: Texts, settings: Settings) -> dict[str, dict[str, Any]]:
         "language": {"value": texts.other_language},
         "chat": {"label": texts.chat, "placeholder": f"### {texts.empty_chat}"},
         "cancel_edit": {"value": texts.cancel_edit},
+        "lower_detail": {"value": texts.lower_detail},
+        "drop_oldest": {"value": texts.drop_oldest},
         "box": {"label": texts.question, "placeholder": texts.ask_here},
         "retry": {"value": f"↻ {texts.retry}"},
         "undo": {"value": f"↶ {texts.undo}"},

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from vlm.chat import Answer
 from vlm.ui.conversation import Conversation, Turn
+from vlm.ui.estimate import Reading
 from vlm.ui.texts import Language
 
 MOST_SESSIONS = 200
@@ -42,6 +43,8 @@ class Session:
     """What the input held before: text and paths of files."""
     ahead: Answer | None = None
     """The reading of the pictures in the input, before they are sent."""
+    reading: Reading | None = None
+    """How far that has come; of pictures that may have changed since."""
     left_at_s: float | None = None
     """When the tab was closed, or lost its connection."""
     visitor: str = ""
