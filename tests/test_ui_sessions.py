@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from vlm.chat import Message
 from vlm.ui import sessions
-from vlm.ui.conversation import Conversation
+from vlm.ui.conversation import Conversation, Turn
 from vlm.ui.sessions import Session, Sessions
 
 
@@ -83,3 +84,19 @@ def test_a_question_that_was_given_back_may_be_sent_at_once() -> None:
     session.is_repeat("a", (), 10.0)
     session.expect_repeat()
     assert not session.is_repeat("a", (), 10.0)
+
+
+def test_the_chat_of_before_is_given_to_the_tab_that_knows_the_token(
+    left: list[Conversation], dropped: list[Conversation]
+) -> None:
+    store = Sessions(left.append, dropped.append)
+    old, new = store.get("old"), store.get("new")
+    chat, empty = old.conversation, new.conversation
+    assert not store.take_over(new, old.token, is_gone=True), "there is nothing to give back"
+    chat.turns.append(Turn(Message("user", "Hi"), end="stop"))
+    assert not store.take_over(new, "wrong", is_gone=True)
+    assert not store.take_over(new, new.token, is_gone=True)
+    assert not store.take_over(new, old.token, is_gone=False)
+    assert store.take_over(new, old.token, is_gone=True)
+    assert new.conversation is chat and not chat.is_closed
+    assert dropped == [empty] and old.conversation not in (chat, empty)
