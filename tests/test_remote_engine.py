@@ -296,6 +296,19 @@ def test_a_setting_the_server_does_not_know_is_left_out_and_told(
     assert "presence_penalty" not in upstream.requests[-1]
 
 
+def test_a_server_with_another_model_now_is_asked_for_that(
+    upstream: Upstream, make_remote: Make
+) -> None:
+    engine = make_remote(upstream.url)
+    upstream.status, upstream.models = 404, b'{"data": [{"id": "lab/next-4B"}]}'
+    with pytest.raises(ModelNotFoundError, match="has no model lab/first-2B"):
+        list(engine.ask(question()))
+    wait_until(lambda: engine.state().model == "lab/next-4B")
+    upstream.status = 200
+    assert read(engine.ask(question()))[0] == "A red circle."
+    assert upstream.requests[-1]["model"] == "lab/next-4B"
+
+
 def test_a_model_without_eyes_is_told(upstream: Upstream, make_remote: Make) -> None:
     engine = make_remote(upstream.url)
     upstream.status, upstream.body = 400, b'{"error": "lab/first-2B is not a multimodal model"}'

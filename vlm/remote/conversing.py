@@ -35,26 +35,25 @@ class Conversing:
     async def run(self) -> AnswerStats:
         """Ask and hand on every word; cancelling this closes the connection. Raises VLMError."""
         self._job.clock.start()
-        self._job.emit(Piece("prefill"))
-        refused: frozenset[str] | None = None
-        while refused is None or refused != self._upstream.refused:
-            refused = frozenset(self._upstream.refused)
-            body = await asyncio.to_thread(self._make_body, refused)
+        # How far a server is with pictures and prompt it does not tell: no stage with a share.
+        self._job.emit(Piece("decode"))
+        while True:
+            left_out = frozenset(self._upstream.refused)
+            body = await asyncio.to_thread(self._make_body, left_out)
             try:
-                await self._ask(body)
+                await self._ask(body, left_out)
             except RefusedOption:
                 continue
-            self._tell_left_out(refused)
+            self._tell_left_out(left_out)
             return self._transcript.finish()
-        raise GenerationError(f"{self._asked.address.host} could not be asked. Try again.")
 
-    def _make_body(self, refused: frozenset[str]) -> bytes:
+    def _make_body(self, left_out: frozenset[str]) -> bytes:
         check_request(self._job.request, self._limits)
-        return make_body(self._job.request, self._asked.model, refused)
+        return make_body(self._job.request, self._asked.model, left_out)
 
-    async def _ask(self, body: bytes) -> None:
+    async def _ask(self, body: bytes, left_out: frozenset[str]) -> None:
         try:
-            async with self._upstream.open(body, self._asked) as response:
+            async with self._upstream.open(body, left_out, self._asked) as response:
                 await self._follow(response)
         except (httpx2.HTTPError, OSError) as error:
             if not self._transcript.has_text:
@@ -88,10 +87,10 @@ class Conversing:
         host = self._asked.address.host
         self._transcript.break_off(f"The connection to {host} broke off.")
 
-    def _tell_left_out(self, refused: frozenset[str]) -> None:
+    def _tell_left_out(self, left_out: frozenset[str]) -> None:
         """Say which settings of the answer the server did not take."""
         quiet = {"stream_options", "max_tokens"}
-        if names := [name for name in OTHER_WORDS if name in refused - quiet]:
+        if names := [name for name in OTHER_WORDS if name in left_out - quiet]:
             self._transcript.say(
                 f"{self._asked.address.host} does not take {', '.join(names)}: left out."
             )

@@ -14,7 +14,7 @@ from dataclasses import replace
 from vlm.answer_stream import ABANDONED_S, AnswerStream, Job
 from vlm.chat import AskRequest, MemoryReading, ModelState, Piece, Rates
 from vlm.config import Settings
-from vlm.errors import GenerationError, ModelError, VLMError
+from vlm.errors import GenerationError, ModelError, ModelNotFoundError, VLMError
 from vlm.job_queue import JobQueue
 from vlm.memory import ProcessProbe
 from vlm.remote.address import read_address
@@ -56,6 +56,7 @@ class RemoteEngine:
         self._state = self._finding()
         self._load_error: VLMError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._finder: asyncio.Task[None] | None = None
         self._loop = asyncio.new_event_loop()
         self._ask_again = asyncio.Event()
         self._closing = asyncio.Event()
@@ -159,9 +160,9 @@ class RemoteEngine:
             self._end()
 
     async def _run(self) -> None:
-        finding = asyncio.create_task(self._find())
+        self._finder = asyncio.create_task(self._find())
         await self._closing.wait()
-        finding.cancel()
+        self._finder.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5.0)
         await self._upstream.close()
@@ -191,6 +192,12 @@ class RemoteEngine:
             except TimeoutError:
                 pass
             self._ask_again.clear()
+
+    def _find_anew(self) -> None:
+        """Look what a server has that no longer has its model, unless that is looked up."""
+        if self._state.stage == "ready":
+            self._state = self._finding()
+            self._finder = asyncio.create_task(self._find())
 
     def _fail(self, error: VLMError) -> None:
         """Let all who wait know, and who asks from now on."""
@@ -226,6 +233,8 @@ class RemoteEngine:
                 job.finish(work.result())
             elif isinstance(error, VLMError):
                 job.fail(error)
+                if isinstance(error, ModelNotFoundError):
+                    self._find_anew()
             else:
                 logger.error("An answer ended with an unexpected error", exc_info=error)
                 job.fail(GenerationError(_BROKE))

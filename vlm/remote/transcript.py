@@ -69,7 +69,7 @@ class Transcript:
 
     def say(self, notice: str) -> None:
         """Tell the person something beside the answer."""
-        self._job.emit(Piece("decode" if self.has_text else "prefill", notices=(notice,)))
+        self._job.emit(Piece("decode", notices=(notice,)))
 
     def finish(self) -> AnswerStats:
         """Return what the whole answer cost; tells of an end that needs a word."""

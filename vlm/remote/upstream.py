@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 
 import httpx2
@@ -85,11 +85,13 @@ class Upstream:
         return [name for name in names if name]
 
     @asynccontextmanager
-    async def open(self, body: bytes, asked: Asked) -> AsyncGenerator[httpx2.Response, None]:
+    async def open(
+        self, body: bytes, left_out: Collection[str], asked: Asked
+    ) -> AsyncGenerator[httpx2.Response, None]:
         """Send a question and give the answer that begins; leaving it closes the connection.
 
-        Raises VLMError, RefusedOption for a field this server does not take, and
-        httpx2.HTTPError.
+        Raises VLMError, httpx2.HTTPError, and RefusedOption for a field that the server does
+        not take and that was not left out.
         """
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream, */*"}
         url = f"{self.address.url}/chat/completions"
@@ -97,14 +99,14 @@ class Upstream:
             if response.status_code != 200:
                 error = await _refusal(response, asked)
                 if isinstance(error, PromptError):
-                    self._note_refused(str(error))
+                    self._note_refused(str(error), left_out)
                 raise error
             yield response
 
-    def _note_refused(self, reason: str) -> None:
+    def _note_refused(self, reason: str, left_out: Collection[str]) -> None:
         """Remember which fields a refusal names. Raises RefusedOption for new ones."""
         named = {name for name in OTHER_WORDS if re.search(rf"\b{name}\b", reason)}
-        if named - self.refused:
+        if named.difference(left_out):
             self.refused |= named
             raise RefusedOption
 

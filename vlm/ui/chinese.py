@@ -542,7 +542,6 @@ _SERVERS: dict[str, str] = {
     "Check that --base-url is the address of a chat server, and try again.": (
         "{host} 没有给出回答就结束了。请检查 --base-url 是否为对话服务器的地址，然后再试。"
     ),
-    "{host} could not be asked. Try again.": "无法向 {host} 提问。请再试一次。",
     "{host} does not take {names}: left out.": "{host} 不接受 {names}，已略去。",
     "A filter of {host} ended this answer.": "{host} 的过滤器结束了这个回答。",
     "The model only thought and wrote no answer. Allow a longer answer.": (
