@@ -20,7 +20,7 @@ CHARACTER_WEIGHTS = (1.0, 0.6, 0.3)
 def dense_loss(heads: DenseHeads, embeddings: Tensor, labels: Labels) -> dict[str, Tensor]:
     """Compare what the heads read off every visual token with the truth."""
     kind, colour, background, *rest = heads(embeddings)
-    characters, (box, ninth, *edges) = rest[:CHARACTER_SLOTS], rest[CHARACTER_SLOTS:]
+    characters, (box, ninth, *digits) = rest[:CHARACTER_SLOTS], rest[CHARACTER_SLOTS:]
     wanted = {name: torch.from_numpy(getattr(labels, name)) for name in labels.__dict__}
     losses = {
         "kind": _cross_entropy(kind, wanted["kind"]),
@@ -40,13 +40,13 @@ def dense_loss(heads: DenseHeads, embeddings: Tensor, labels: Labels) -> dict[st
         losses["box"] = 4.0 * (box[things] - true_box).abs().mean()
         middle = (true_box[:, :2] + true_box[:, 2:]).mul(1.5).long().clamp(max=2)
         losses["ninth"] = 0.5 * F.cross_entropy(ninth[things], middle[:, 1] * 3 + middle[:, 0])
-        tenths = (true_box * 100).round().div(10).long()
-        losses["edges"] = (
-            0.15
-            * torch.stack(
-                [F.cross_entropy(edge[things], tenths[:, i]) for i, edge in enumerate(edges)]
-            ).sum()
-        )
+        hundredths = (true_box * 100).round().long()
+        for weight, name, part, truth in (
+            (0.15, "edges", digits[:4], hundredths.div(10, rounding_mode="floor")),
+            (0.08, "hundredths", digits[4:], hundredths % 10),
+        ):
+            each = [F.cross_entropy(edge[things], truth[:, i]) for i, edge in enumerate(part)]
+            losses[name] = weight * torch.stack(each).sum()
     return losses
 
 
