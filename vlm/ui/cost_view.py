@@ -57,6 +57,8 @@ class CostView:
     ) -> Iterator[Told]:
         """Tell what the question costs, and have its pictures read."""
         yield from self._ahead.read(self._session(request), box, *options)
+        # Gradio sends the last value again when a generator ends: it may be old news by then.
+        yield Told(*(gr.skip() for _ in Told._fields))
 
     def tell(self, request: gr.Request, box: dict[str, Any] | None, *options: Any) -> Told:
         """Tell what the question costs."""
