@@ -1,5 +1,8 @@
 """Training batches: dense labels, packed chats, and which tokens count."""
 
+import json
+import random
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -7,9 +10,10 @@ from tokenizers import Tokenizer
 
 from vlm.bundled.batches import CHAT_TOKENS, BatchMaker
 from vlm.bundled.easy_vqa_split import EasyVQA
-from vlm.bundled.labels import IGNORED
-from vlm.bundled.packs import EDGE_WEIGHT, Packer
-from vlm.bundled.scenes import CHARACTERS, SHAPES, SceneMix
+from vlm.bundled.labels import IGNORED, label_scenes
+from vlm.bundled.packs import EDGE_WEIGHT, Packer, coarse_boxes, tell
+from vlm.bundled.questions import ask
+from vlm.bundled.scenes import CHARACTERS, SHAPES, SceneMix, draw_scene
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +115,15 @@ def test_the_digits_that_say_where_a_box_lies_count_more(tokenizer):
     heavy = [tokenizer.decode([i]) for i, w in zip(ids, weights, strict=True) if w > least * 1.01]
     assert heavy == list("5" + "25" + "50" + "100")
     assert set(weights.round(6)) == {round(least, 6), round(EDGE_WEIGHT * least, 6)}
+
+
+def test_boxes_are_taught_in_fifties_and_asked_for_in_tens(tokenizer):
+    answer = '[{"bbox_2d": [50, 230, 520, 980], "label": "red 7"}]'
+    assert coarse_boxes(answer) == '[{"bbox_2d": [50, 250, 500, 1000], "label": "red 7"}]'
+    scene = draw_scene(random.Random(4), 192, 192, SceneMix(text=0, both=0, one_big=0))
+    asked = ask(random.Random(1), scene, "boxes", "en")
+    told = tell(asked, label_scenes([scene], (6, 6)), (6, 6))
+    taught = [n for box in json.loads(told.text) for n in box["bbox_2d"]]
+    exact = [n for box in json.loads(asked.answer) for n in box["bbox_2d"]]
+    assert all(n % 50 == 0 for n in taught) and any(n % 50 for n in exact)
+    assert max(abs(a - b) for a, b in zip(taught, exact, strict=True)) <= 25

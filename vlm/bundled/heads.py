@@ -17,7 +17,7 @@ class DenseHeads(nn.Module):
     Outputs per token: kind (none, shapes, text), colour (none, COLOURS), background colour,
     characters (3 slots, none + CHARACTERS), the box of the thing (4 fractions), the ninth its
     middle lies in, the tenth of the picture that each edge of its box lies in (4 times 11), and
-    the tenth of that tenth (4 times 10): the two digits that an answer gives of it.
+    which half of that tenth (4 times 2): what an answer tells of it.
     """
 
     SIZES = (
@@ -28,7 +28,7 @@ class DenseHeads(nn.Module):
         4,
         9,
         *[EDGE_BINS] * 4,
-        *[10] * 4,
+        *[2] * 4,
     )
 
     def __init__(self, width: int) -> None:

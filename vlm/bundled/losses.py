@@ -40,10 +40,10 @@ def dense_loss(heads: DenseHeads, embeddings: Tensor, labels: Labels) -> dict[st
         losses["box"] = 4.0 * (box[things] - true_box).abs().mean()
         middle = (true_box[:, :2] + true_box[:, 2:]).mul(1.5).long().clamp(max=2)
         losses["ninth"] = 0.5 * F.cross_entropy(ninth[things], middle[:, 1] * 3 + middle[:, 0])
-        hundredths = (true_box * 100).round().long()
+        twentieths = (true_box * 20).round().long()
         for weight, name, part, truth in (
-            (0.15, "edges", digits[:4], hundredths.div(10, rounding_mode="floor")),
-            (0.08, "hundredths", digits[4:], hundredths % 10),
+            (0.15, "edges", digits[:4], twentieths.div(2, rounding_mode="floor")),
+            (0.15, "halves", digits[4:], twentieths % 2),
         ):
             each = [F.cross_entropy(edge[things], truth[:, i]) for i, edge in enumerate(part)]
             losses[name] = weight * torch.stack(each).sum()

@@ -71,7 +71,7 @@ STAGES = {
         pictures=24,
         grids=LARGE_GRIDS,
         mix=SceneMix(text=0.7, both=0.3),
-        lr=0.003,
+        lr=0.0025,
         final_lr=0.0,
         with_chats=True,
         dense_weight=0.6,
