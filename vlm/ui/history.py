@@ -184,7 +184,7 @@ def _messages(turn: Turn) -> Iterator[KeptMessage]:
     yield KeptMessage(role="user", text=turn.question.text, pictures=keys)
     if turn.end == "running" and turn.answer:
         yield KeptMessage(role="assistant", text=turn.answer, end="cancelled")
-    elif turn.end not in ("running", "failed"):
+    elif turn.end != "running" and turn.end != "failed":
         yield KeptMessage(role="assistant", text=turn.answer, end=turn.end)
 
 
