@@ -69,6 +69,22 @@ def test_boxes_come_on_the_picture_with_their_labels(
     assert stage["width"] / stage["height"] == pytest.approx(2, abs=0.02)
 
 
+def test_the_boxes_stand_beside_the_chat_and_can_be_folded(
+    tab: Tab, engine: FakeEngine, draw: Draw
+) -> None:
+    engine.script = Script(words=(ANSWER,))
+    tab.ask("List the objects with boxes", draw("white", (800, 400)))
+    expect(marks(tab)).to_have_count(3)
+    chat, boxes = (tab.page.locator(name).bounding_box() for name in ("#chat", "#boxes"))
+    assert chat and boxes
+    assert chat["height"] >= 400 and chat["width"] >= 450
+    assert boxes["x"] >= chat["x"] + chat["width"] and boxes["y"] == chat["y"]
+    fold(tab).locator("> .label-wrap").click()
+    expect(fold(tab).locator(".stage")).to_be_hidden()
+    wide = tab.page.locator("#chat").bounding_box()
+    assert wide and wide["width"] >= 900 and wide["height"] >= 380
+
+
 def test_no_label_runs_as_html(tab: Tab, engine: FakeEngine, draw: Draw) -> None:
     engine.script = Script(words=(ANSWER,))
     tab.ask("List the objects with boxes", draw("white"))
