@@ -203,6 +203,7 @@ def _question(message: KeptMessage, opened: dict[str, Picture]) -> Turn:
 
 
 def picture_key(picture: Picture) -> str:
+    """Name a picture by its content, as kept chats do."""
     return picture.content_hash[:16]
 
 
