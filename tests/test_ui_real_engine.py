@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::ResourceW
 
 SCREENSHOTS = Path(__file__).resolve().parent.parent / "screenshots"
 """Ignored by git; README.md shows a copy of what the suite puts here."""
+SIZES = {"laptop": (1366, 768), "phone": (390, 844)}
 GREEDY = {
     "model": {"model": "bundled", "precision": "fp32"},
     "generation": {"temperature": 0.0, "max_new_tokens": 24},
@@ -38,6 +39,30 @@ def engine() -> Iterator[Engine]:
 def url(serve: Callable[..., str], engine: Engine) -> str:
     """The page over it."""
     return serve(engine, Settings.model_validate(GREEDY))
+
+
+def take_screenshots(tab: Tab) -> None:
+    """Show the page as it is now in both languages, both themes and two sizes."""
+    SCREENSHOTS.mkdir(exist_ok=True)
+    tab.page.screenshot(path=SCREENSHOTS / "page.png")
+    for language, title in (("en", "Talk to a picture"), ("zh", "与图片对话")):
+        if tab.page.locator("h1").inner_text() != title:
+            tab.page.locator("#language").click()
+            expect(tab.page.locator("h1")).to_have_text(title)
+        for size, (width, height) in SIZES.items():
+            tab.page.set_viewport_size({"width": width, "height": height})
+            for theme in ("light", "dark"):
+                tab.page.evaluate(
+                    "isDark => document.body.classList.toggle('dark', isDark)", theme == "dark"
+                )
+                tab.page.wait_for_timeout(100)  # colours that change slowly
+                path = SCREENSHOTS / f"{size}-{language}-{theme}.png"
+                tab.page.screenshot(path=path)
+                assert path.stat().st_size > 10_000
+    tab.page.evaluate("document.body.classList.remove('dark')")
+    tab.page.set_viewport_size({"width": 1366, "height": 768})
+    tab.page.locator("#language").click()
+    expect(tab.page.locator("h1")).to_have_text("Talk to a picture")
 
 
 def test_a_follow_up_reuses_the_cache_and_retry_repeats_the_answer(
@@ -61,8 +86,7 @@ def test_a_follow_up_reuses_the_cache_and_retry_repeats_the_answer(
     assert tab.answers.first.inner_text() == first
     expect(tab.page.locator(".panel")).to_contain_text("Chats kept ready 1", use_inner_text=True)
 
-    SCREENSHOTS.mkdir(exist_ok=True)
-    tab.page.screenshot(path=SCREENSHOTS / "page.png")
+    take_screenshots(tab)
     tab.button("clear").click()
     expect(tab.answers).to_have_count(0)
     wait_until(lambda: engine.memory().conversations == 0)
