@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from vlm.ui.readings import KEPT_S
 
 _HEIGHT = 30.0
-_LONGEST_GAP_S = 7.0
+_LONGEST_GAP_S = 10.0
 """Readings further apart were not looked at in between: the line is broken there."""
 
 

@@ -412,9 +412,7 @@ EN = Texts(
     model_size="{count} parameters, {size}",
     free_caches="Free caches",
     warm_up="Warm up",
-    upkeep_hint=(
-        "Freed caches, also those of others, are read again when needed: slower, never different."
-    ),
+    upkeep_hint="Freeing slows everyone's next answer and changes none.",
     freed="Freed {size}.",
     nothing_to_free="There was nothing to free.",
     warming_up="Warming up …",
@@ -594,7 +592,7 @@ ZH = Texts(
     model_size="{count} 参数，{size}",
     free_caches="释放缓存",
     warm_up="预热",
-    upkeep_hint="释放的缓存（包括他人的）需要时会重新计算：只会变慢，回答不变。",
+    upkeep_hint="释放缓存会让所有人的下一个回答变慢，但内容不变。",
     freed="已释放 {size}。",
     nothing_to_free="没有可释放的缓存。",
     warming_up="正在预热……",
