@@ -133,12 +133,14 @@ def test_a_reload_takes_the_whole_chat_over_and_nobody_else_can(
     session = chat.sessions.get("a")
     turn = ask(session, "one", "1", colour="red")
     before = session.conversation
-    token = said(history, tab("a"))["token"]
+    first = said(history, tab("a"))
+    token, (kept,) = first["token"], first["put"]
     for guess in ("", "a", "0" * 32, "é", "\ud800"):
         opened(history, tab("b"), token=guess, is_reload=True)
     opened(history, tab("b"), token=token, is_reload=False)
     assert chat.sessions.get("b").conversation.turns == [], "the tab is still open: a duplicate"
-    changes, _ = opened(history, tab("b"), token=token, is_reload=True)
+    changes, wire = opened(history, tab("b"), token=token, is_reload=True, chat=kept, owner="")
+    assert "put" not in wire, "a look at a chat does not make it the newest one"
     assert chat.sessions.get("b").conversation is before
     assert before.turns == [turn] and changes.note == "", "the pictures are here in full"
     assert session.conversation is not before

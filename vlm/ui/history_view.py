@@ -130,6 +130,8 @@ class History:
             session, str(asked.get("token")), asked.get("is_reload") is True
         ):
             _wait_for_end(session.conversation)
+            if is_ours and (kept := read_chat(asked.get("chat"))):
+                self._know(session, kept.id, _without_time(kept), set(kept.pictures))
         elif is_ours and asked.get("chat") is not None:
             note = self._show_kept(session, asked["chat"])
         if asked.get("is_broken") is True:
@@ -208,11 +210,15 @@ class History:
         if kept is None or turns is None:
             return texts.kept_broken
         self._chat.sessions.start_anew(session, Conversation(turns, kept.id))
-        with self._lock:
-            # Looking at a chat does not make it the newest one.
-            told = self._told.setdefault(session, _Told())
-            told.kept_id, told.chat, told.pictures = kept.id, _said(session.conversation), set()
+        said = keep(turns, kept.id, 0.0)
+        self._know(session, kept.id, _without_time(said) if said else "", set())
         return texts.small_pictures if any(turn.thumbnails for turn in turns) else ""
+
+    def _know(self, session: Session, kept_id: str, chat: str, pictures: set[str]) -> None:
+        """Remember what the browser has: looking at a chat does not make it the newest one."""
+        with self._lock:
+            told = self._told.setdefault(session, _Told())
+            told.kept_id, told.chat, told.pictures = kept_id, chat, pictures
 
     def _news(self, session: Session) -> dict[str, Any]:
         """What the browser does not know yet of the chat that is shown."""
@@ -253,11 +259,6 @@ class History:
         }
         # No tag may stand in the value of an HTML component, not even in a string.
         return json.dumps(said, ensure_ascii=False).replace("<", "\\u003c")
-
-
-def _said(chat: Conversation) -> str:
-    kept = keep(chat.turns, chat.kept_id, 0.0)
-    return _without_time(kept) if kept else ""
 
 
 def _without_time(kept: KeptChat) -> str:
