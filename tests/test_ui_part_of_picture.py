@@ -96,23 +96,76 @@ def test_the_button_shows_and_hides_and_says_when_there_is_no_picture(
     drag(tab, (0.5, 0.5), (0.5, 0.5))
     expect(tab.thumbnails).to_have_count(1)
     expect(tab.page.locator("#part-view img")).to_be_visible()
-    tab.button("part").click()
+    tab.page.locator("#part-view .leave").click()
     expect(tab.page.locator("#part-view")).to_have_count(0)
 
 
-def test_the_input_stays_on_a_phones_screen_while_a_part_is_chosen(
+def test_a_part_is_chosen_by_keys_and_escape_closes(
+    tab: Tab, engine: FakeEngine, tmp_path: Path
+) -> None:
+    tab.attach(two_halves(tmp_path))
+    tab.button("part").click()
+    stage = tab.page.locator("#part-view .stage")
+    expect(stage).to_be_focused()
+    chat = tab.page.locator("#chat").bounding_box()
+    assert chat and chat["height"] >= 400, "the chat gave room"
+    tab.page.keyboard.press("Escape")
+    expect(tab.page.locator("#part-view")).to_have_count(0)
+    expect(tab.button("part")).to_be_focused()
+
+    tab.page.keyboard.press("Enter")
+    expect(stage).to_be_focused()
+    expect(tab.page.locator("#part-view .take")).to_be_hidden()
+    for key, times in (("ArrowRight", 13), ("Shift+ArrowUp", 5)):
+        for _ in range(times):
+            tab.page.keyboard.press(key)
+    expect(tab.page.locator("#part-view .place")).to_have_text(
+        "50 % from the left, 25 % from the top, 50 x 40 % large"
+    )
+    tab.page.keyboard.press("Tab")
+    expect(tab.page.locator("#part-view .take")).to_be_focused()
+    tab.page.keyboard.press("Enter")
+    expect(tab.thumbnails).to_have_count(2)
+    expect(tab.box).to_be_focused()
+    tab.ask("What is there?")
+    part = engine.requests[-1].messages[-1].pictures[1]
+    assert part.image.size == (1000, 400) and part.image.getpixel((5, 5)) == (0, 0, 255)
+
+
+def test_a_part_taken_while_an_answer_is_written_keeps_text_and_stop(
+    tab: Tab, engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.script = Script(words=("One ", "two ", "three."), by_step=True)
+    tab.start("Count", two_halves(tmp_path))
+    engine.step()
+    tab.box.fill("And here?")
+    tab.button("part").click()
+    drag(tab, (0.1, 0.1), (0.4, 0.4))
+    expect(tab.thumbnails).to_have_count(2)
+    expect(tab.box).to_have_value("And here?")
+    expect(tab.stop).to_be_visible()
+    engine.step(2)
+    tab.wait_for_end()
+    expect(tab.answers).to_have_text("One two three.")
+    expect(tab.box).to_have_value("And here?")
+    expect(tab.thumbnails).to_have_count(2)
+
+
+def test_a_phone_shows_picture_and_close_whole_and_comes_back_to_the_input(
     engine: FakeEngine, open_tab: OpenTab, tmp_path: Path
 ) -> None:
     tab = open_tab(viewport={"width": 390, "height": 844}, locale="en-GB")
     tab.attach(two_halves(tmp_path))
     tab.button("part").click()
     expect(tab.page.locator("#part-view img")).to_be_visible()
-    expect(tab.box).to_be_in_viewport(ratio=0.9)
-    expect(tab.page.locator("#part-view img")).to_be_in_viewport(ratio=0.9)
-    expect(tab.button("clear")).to_be_in_viewport(ratio=0.9)
-    box = tab.button("clear").bounding_box()
-    assert box and box["x"] + box["width"] <= 390
+    for part in (".stage", ".leave", ".card"):
+        expect(tab.page.locator(f"#part-view {part}")).to_be_in_viewport(ratio=0.99)
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
+    tab.page.locator("#part-view .leave").click()
+    expect(tab.page.locator("#part-view")).to_have_count(0)
+    expect(tab.box).to_be_in_viewport(ratio=0.9)
+    box = tab.button("clear").bounding_box()
+    assert box and box["x"] + box["width"] <= 382, "the last button is cut off"
 
 
 @pytest.mark.parametrize(
