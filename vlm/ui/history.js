@@ -10,6 +10,7 @@ window.keptChats = (() => {
   let state = { version: 1, owner: null, chats: [] };
   let told = { number: 0, words: {} };
   let isBegun = false;
+  const missed = [];
   let list = null;
   let chosen = null;
   let trigger = () => {};
@@ -84,9 +85,13 @@ window.keptChats = (() => {
 
   if (channel) channel.onmessage = ({ data }) => {
     if (data.isHere) heard();
-    if (!isBegun) return;
-    if (data.asks) channel.postMessage({ isHere: true });
-    if (data.change && data.owner === state.owner) { change(data.change, false); show(); }
+    if (data.asks && isBegun) channel.postMessage({ isHere: true });
+    if (data.change) { missed.push(data); if (told.number) catchUp(); }
+  };
+  // What other tabs said while this one was still opening is not in what it has read.
+  const catchUp = () => {
+    for (const data of missed.splice(0)) if (data.owner === state.owner) change(data.change, false);
+    show();
   };
   const othersAreOpen = () => new Promise((resolve) => {
     heard = () => resolve(true);
@@ -123,7 +128,7 @@ window.keptChats = (() => {
     }
     remember({ present: told.present, token: told.token });
     change(told);
-    show();
+    catchUp();
   };
 
   const button = (className, press, ...content) => {
