@@ -83,6 +83,8 @@ def test_the_boxes_stand_beside_the_chat_and_can_be_folded(
     expect(fold(tab).locator(".stage")).to_be_hidden()
     wide = tab.page.locator("#chat").bounding_box()
     assert wide and wide["width"] >= 900 and wide["height"] >= 380
+    fold(tab).locator("> .label-wrap").click()  # the next test uses the same tab
+    expect(fold(tab).locator(".stage")).to_be_visible()
 
 
 def test_no_label_runs_as_html(tab: Tab, engine: FakeEngine, draw: Draw) -> None:
