@@ -22,7 +22,7 @@ def warm_up_request(picture: Picture, max_visual_tokens: int) -> AskRequest:
     """Make a question of two tokens about a picture, in a conversation of its own."""
     return AskRequest(
         f"warm-up {uuid.uuid4().hex}",
-        (Message("user", "Describe this picture.", (picture,)),),
+        (Message("user", "Describe it.", (picture,)),),
         Sampling(temperature=0.0, max_new_tokens=2),
         max_visual_tokens,
         visitor="warm-up",  # however many ask for it, they count as one
