@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import signal
 import socket
@@ -18,6 +17,7 @@ import gradio as gr
 import psutil
 import pytest
 from fake_engine import FakeEngine
+from own_loop import run_async
 
 import demo
 from vlm.chat import ModelState
@@ -32,8 +32,7 @@ def test_build_demo_makes_a_page_over_any_engine() -> None:
         return demo.build_demo(FakeEngine(), Settings())
 
     # Inside a running loop, because outside of one Gradio opens loops and never closes them.
-    with asyncio.Runner() as runner:
-        assert isinstance(runner.run(build()), gr.Blocks)
+    assert isinstance(run_async(build), gr.Blocks)
 
 
 @pytest.mark.slow
