@@ -86,7 +86,7 @@ def test_the_system_prompt_is_part_of_what_is_read(
     tab.page.locator("#options button").first.click()
     tab.page.locator("#system-prompt textarea").fill("Be brief.")
     tab.page.locator("#system-prompt textarea").blur()
-    tab.attach(draw("red"))
+    tab.attach(draw("green"))
     wait_until(lambda: len(engine.read) == 1)
     told = engine.read[0].request.messages
     assert [(message.role, message.text) for message in told] == [
