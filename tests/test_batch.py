@@ -81,7 +81,7 @@ def test_the_real_model_answers_what_can_be_read_and_says_why_for_the_rest(
     Image.new("RGB", (64, 64), "white").save(folder / "d blank.png")
     out = tmp_path / "results.jsonl"
     words = ["--model", bundled_folder, "--precision", "fp32", "--max-new-tokens", 4]
-    assert ask(folder, "-q", "What colour is it?", "--out", out, "--skip-blank", *words) == 0
+    assert ask(folder, "-q", "What colour is it?", "--out", out, "--skip-blank", *words) == 1
     found = {Path(row["file"]).name: row for row in rows(out)}
     assert set(found) == {"a.png", "b.jpg", "c damaged.jpg", "d blank.png"}
     for name in ("a.png", "b.jpg"):
@@ -95,18 +95,27 @@ def test_the_real_model_answers_what_can_be_read_and_says_why_for_the_rest(
 
 
 def test_a_second_run_asks_only_about_what_is_new(
-    engine: FakeEngine, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: FakeEngine,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "out.jsonl"
-    assert ask(folder, "-q", "What?", "--out", out) == 0
+    assert ask(folder, "-q", "What?", "--out", out) == 1
     assert len(rows(out)) == 3 and len(engine.requests) == 2
     monkeypatch.chdir(tmp_path)  # and another spelling of the same folder
     draw(folder / "new.png")
-    assert ask("./photos/", "-q", "What?", "--out", "out.jsonl") == 0
+    assert ask("./photos/", "-q", "What?", "--out", "out.jsonl") == 1
     assert len(engine.requests) == 3
     assert names(rows(out)) == ["a.png", "b.jpg", "c damaged.jpg", "new.png"]
-    assert ask(folder, "-q", "What?", "--out", out) == 0
+    capsys.readouterr()
+    assert ask(folder, "-q", "What?", "--out", out) == 1
     assert len(rows(out)) == 4
+    assert capsys.readouterr().err == (
+        f"Nothing to do: {out} has all 4 pictures already. "
+        "Unreadable: 1; --retry-errors tries them again.\n"
+    )
 
 
 def test_another_question_model_or_instruction_is_asked_anew(
@@ -136,12 +145,13 @@ def test_what_failed_for_no_fault_of_the_picture_is_tried_again(
     assert ask(folder / "a.png", folder / "c damaged.jpg", "-q", "What?", "--out", out) == 1
     assert "1 unreadable, 1 failed" in capsys.readouterr().err
     engine.script = Script()
-    assert ask(folder / "a.png", folder / "c damaged.jpg", "-q", "What?", "--out", out) == 0
+    assert ask(folder / "a.png", folder / "c damaged.jpg", "-q", "What?", "--out", out) == 1
     last = rows(out)[-1]
     assert len(rows(out)) == 3 and last["answer"] == "A red circle."
     draw(folder / "repaired.png").replace(folder / "c damaged.jpg")
     assert ask(folder, "-q", "What?", "--out", out, "--retry-errors") == 0
     assert [row["answer"] for row in rows(out)[3:]] == ["A red circle."] * 2  # and b.jpg
+    assert ask(folder, "-q", "What?", "--out", out) == 0, "its later row counts"
 
 
 @pytest.mark.parametrize(
@@ -159,7 +169,7 @@ def test_a_last_line_that_was_cut_off_is_mended(
     assert ask(folder / "a.png", "-q", "What?", "--out", out) == 0
     whole = out.read_bytes()
     out.write_bytes(whole + tail)
-    assert ask(folder, "-q", "What?", "--out", out) == 0
+    assert ask(folder, "-q", "What?", "--out", out) == 1  # one cannot be read
     assert out.read_bytes().startswith(whole)
     assert len(rows(out)) == 3 + is_kept
 
@@ -323,7 +333,7 @@ def test_the_command_line_knows_it(
     engine: FakeEngine, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.jsonl"
-    assert demo.main(["batch", str(folder), "-q", "What?", "--out", str(out)]) == 0
+    assert demo.main(["batch", str(folder), "-q", "What?", "--out", str(out)]) == 1
     assert len(rows(out)) == 3
 
 

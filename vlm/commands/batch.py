@@ -62,8 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Ask about all pictures that have no row yet; returns the exit code.
 
-    0: all have a row; 1 with a sentence on stderr: some failed for no fault of theirs, or it
-    could not be done at all; 130 after Ctrl-C.
+    0: all are answered, or skipped on request; 1 with a sentence on stderr: some could not be
+    read, now or in an earlier run, or failed, or it could not be done at all; 130 after Ctrl-C.
     """
     engine: ChatEngine | None = None
     status = StatusLine(sys.stderr)
@@ -102,7 +102,8 @@ def _run(
         raise ModelError(state.message)
     asked = {"question": args.question, "model": state.model}
     asked |= {"system": args.system} if args.system else {}
-    done = {identity(row["file"]) for row in results.rows if _is_done(row, asked, args)}
+    done = {identity(row["file"]): row for row in results.rows if _is_done(row, asked, args)}
+    unreadable = sum("error" in done.get(identity(path), {}) for path in files)
     waiting = [path for path in files if identity(path) not in done]
     work = Work(
         engine,
@@ -118,10 +119,12 @@ def _run(
     was_interrupted = _follow(batch, settings.server.answers_at_once, status)
     if batch.failure is not None:
         raise batch.failure
-    sys.stderr.write(_summary(batch, len(files), args.out, was_interrupted) + "\n")
+    unreadable += batch.counts[UNREADABLE]
+    said = _summary(batch, len(files), unreadable, args.out, was_interrupted)
+    sys.stderr.write(said + "\n")
     if was_interrupted:
         return EXIT_STOPPED
-    return EXIT_ERROR if batch.counts[FAILED] else 0
+    return EXIT_ERROR if unreadable or batch.counts[FAILED] else 0
 
 
 def _is_done(row: Mapping[str, Any], asked: Mapping[str, str], args: argparse.Namespace) -> bool:
@@ -172,7 +175,8 @@ def describe(batch: Batch, elapsed_s: float, is_terminal: bool) -> str:
     return " · ".join(parts)
 
 
-def _summary(batch: Batch, total: int, out: str, was_interrupted: bool) -> str:
+def _summary(batch: Batch, total: int, unreadable: int, out: str, was_interrupted: bool) -> str:
+    """Say what the file has and what is left; `unreadable` counts earlier runs too."""
     counted = ", ".join(
         f"{batch.counts[key]} {words}" for key, words in _WORDS.items() if batch.counts[key]
     )
@@ -181,4 +185,8 @@ def _summary(batch: Batch, total: int, out: str, was_interrupted: bool) -> str:
     if was_interrupted:
         return f"Stopped. {rows}{now}; the same command goes on from there."
     again = " The same command tries those that failed again." if batch.counts[FAILED] else ""
+    if unreadable:
+        again += f" Unreadable: {unreadable}; --retry-errors tries them again."
+    if not batch.files:
+        return f"Nothing to do: {out} has all {total} pictures already.{again}"
     return f"{rows}{now}.{again}"
