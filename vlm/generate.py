@@ -14,6 +14,7 @@ import torch
 from vlm.answer_run import AnswerRun
 from vlm.chat import AnswerStats, AskRequest
 from vlm.kv_cache import ConversationCaches, FeatureCache
+from vlm.memory_floor import MemoryFloor
 from vlm.model import QwenVL
 from vlm.prompt_pass import Listener
 from vlm.request_checks import AnswerLimits
@@ -32,11 +33,14 @@ class Generator:
         caches: ConversationCaches,
         features: FeatureCache,
         limits: AnswerLimits,
+        min_free_bytes: int = 0,
     ) -> None:
+        """min_free_bytes: memory of the machine that no answer may begin without."""
         self.model = model
         self.caches = caches
         self.features = features
         self.limits = limits
+        self.floor = MemoryFloor(min_free_bytes, lambda: caches.free() + features.clear())
 
     def answer(self, request: AskRequest, listener: Listener, clock: AnswerClock) -> AnswerStats:
         """Answer one request, telling the listener piece by piece; also when it is stopped.
@@ -54,6 +58,7 @@ class Generator:
     @torch.inference_mode()
     def begin(self, request: AskRequest, listener: Listener, clock: AnswerClock) -> AnswerRun:
         """Compute an answer up to its first token. Raises what `answer` raises."""
+        self.floor.keep()
         run = self._run(request, listener, clock)
         run.begin()
         return run
@@ -63,6 +68,7 @@ class Generator:
         self, request: AskRequest, listener: Listener, clock: AnswerClock
     ) -> AnswerStats:
         """Forward a chat as far as its last picture and keep it. Raises what `answer` raises."""
+        self.floor.keep()
         run = self._run(_with_words(request), listener, clock)
         run.read_ahead()
         return run.stats()

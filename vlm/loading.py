@@ -81,7 +81,7 @@ def load_generator(settings: Settings, report: Report) -> Generator:
             notice=" ".join(filter(None, (folder.notice, model.info.notice))),
         )
     )
-    return Generator(model, caches, features, limits)
+    return Generator(model, caches, features, limits, settings.memory.min_free_bytes)
 
 
 def spare_bytes(settings: Settings) -> int:
