@@ -4,6 +4,7 @@ import io
 import struct
 import subprocess
 import sys
+import threading
 import time
 import warnings
 import zlib
@@ -15,6 +16,7 @@ import pillow_heif
 import pytest
 from PIL import Image, ImageDraw, ImageFile
 
+from vlm import images
 from vlm.errors import PictureError
 from vlm.images import PictureLimits, open_picture, peek_size, safe_name
 from vlm.patches import patch_picture
@@ -561,3 +563,25 @@ def test_a_12_megapixel_photo_is_decoded_small():
     whole = min(cpu_time(PictureLimits(kept_px=12_000_000)) for _ in range(3))
     # CPU time, with room for a busy machine: the aim is 0.15 s.
     assert fast < 0.25 and fast < 0.6 * whole
+
+
+def test_only_two_pictures_are_decoded_at_once_whoever_asks(monkeypatch):
+    content, shrink = saved(scene(), "PNG"), images.shrink_to_rgb
+    at_once, most, lock = 0, 0, threading.Lock()
+
+    def watched(*given):
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        time.sleep(0.02)
+        try:
+            return shrink(*given)
+        finally:
+            with lock:
+                at_once -= 1
+
+    monkeypatch.setattr(images, "shrink_to_rgb", watched)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(open_picture, [content] * 8))
+    assert most == 2 and at_once == 0

@@ -56,6 +56,22 @@ def test_a_running_answer_counts_as_the_visitors_first(queue):
     assert queue.place(second) == 1
 
 
+def test_invented_names_win_no_turns(queue):
+    for number in range(3):
+        job(queue, f"a{number}", f"here/name{number}")
+    last = job(queue, "b", "there/ben")
+    assert queue.place(last) == 1
+    assert served(queue) == ["a0", "b", "a1", "a2"]
+
+
+def test_people_of_one_place_take_turns_within_it(queue):
+    job(queue, "a1", "here/ann")
+    job(queue, "a2", "here/ann")
+    job(queue, "b1", "here/ben")
+    job(queue, "c1", "there/cat")
+    assert served(queue) == ["a1", "c1", "b1", "a2"]
+
+
 def test_who_had_a_turn_longest_ago_is_first(queue):
     for visitor in ("ann", "ben"):
         for turn in range(2):

@@ -11,7 +11,7 @@ import pytest
 from vlm.chat import AskRequest, Message, Sampling
 from vlm.errors import ContextLengthError, PromptError
 from vlm.prompt import PictureSpan, Prompt
-from vlm.request_checks import AnswerLimits, check_request, room_for_answer
+from vlm.request_checks import AnswerLimits, check_pictures, check_request, room_for_answer
 
 LIMITS = AnswerLimits(context_tokens=1024, max_pictures=4)
 REQUEST = AskRequest("c", (Message("user", "Hello?"),))
@@ -36,6 +36,15 @@ def test_the_defaults_and_the_bounds_pass() -> None:
     most = Sampling(2, 1, 1000, 2, 32768, 2**63 - 1)
     for sampling in (least, most):
         check_request(replace(REQUEST, sampling=sampling), LIMITS)
+
+
+def test_the_pictures_of_a_question_and_of_a_chat_are_bounded() -> None:
+    check_pictures([4, 0, 4, 4, 4], 4)
+    with pytest.raises(PromptError, match="This question has 5 pictures; the limit is 4. Remove"):
+        check_pictures([1, 5], 4)
+    with pytest.raises(PromptError, match="This chat has 17 pictures; the limit is 16. Start a n"):
+        check_pictures([4, 4, 4, 4, 1], 4)
+    check_pictures([], 4)
 
 
 @pytest.mark.parametrize("value", [*NO_NUMBERS, *TOO_LARGE, 0, -1, 15, 16385, 512.0], ids=type)

@@ -15,6 +15,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ from playwright.sync_api import Browser, expect
 import demo
 from vlm.config import Settings
 from vlm.errors import ConfigError
-from vlm.ui import serve, share
+from vlm.server.attempts import Attempts
+from vlm.ui import login, serve, share
 from vlm.ui.login import let_tools_in, read_logins
 from vlm.ui.ports import find_port
 from vlm.ui.proxies import spare_proxies, without_proxies
@@ -147,8 +149,9 @@ def test_a_wrong_root_path_is_refused() -> None:
 class Served:
     """A whole server over a FakeEngine, and ways to ask it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, engine: FakeEngine) -> None:
         self.url = url
+        self.engine = engine
 
     def get(self, path: str, **options: Any) -> httpx2.Response:
         return httpx2.get(f"{self.url}{path}", timeout=60, trust_env=False, **options)
@@ -161,12 +164,13 @@ def start(
     logins: Mapping[str, str], api_key: str = "", root_path: str = "", mcp: bool = False
 ) -> Iterator[Served]:
     settings = Settings.model_validate({"server": {"api_key": api_key}})
-    page, options = build_server(FakeEngine(), settings, mcp=mcp, logins=logins)
+    engine = FakeEngine()
+    page, options = build_server(engine, settings, mcp=mcp, logins=logins)
     _, url, _ = page.launch(
         quiet=True, prevent_thread_lock=True, root_path=root_path, share=False, **options
     )
     let_tools_in(page, url, logins)
-    yield Served(url.rstrip("/"))
+    yield Served(url.rstrip("/"), engine)
     page.close(verbose=False)
     del page, options
     with warnings.catch_warnings():
@@ -204,10 +208,14 @@ CLOSED = [
 
 @pytest.mark.parametrize(("method", "path"), CLOSED)
 def test_nothing_is_told_without_a_login(method: str, path: str, locked: Served) -> None:
-    for headers in ({}, {"Authorization": basic("ann", "wrong")}, {"Authorization": "Basic x"}):
+    wrong = {"Authorization": basic("eve", "wrong")}
+    for headers in ({}, wrong, {"Authorization": "Basic x"}):
         answer = httpx2.request(
             method, f"{locked.url}{path}", headers=headers, timeout=60, trust_env=False
         )
+        if headers is wrong and answer.status_code == 429:  # by now she was wrong too often
+            assert answer.json()["error"]["code"] == "too_many_attempts"
+            continue
         assert answer.status_code == 401, path
         assert answer.json()["error"]["code"] == "login_required"
         assert "WWW-Authenticate" in answer.headers or path.startswith("/gradio_api")
@@ -308,6 +316,60 @@ def test_with_a_key_the_api_asks_for_the_key_and_the_rest_for_the_login(keyed: S
         assert refused.json()["error"]["code"] == "invalid_api_key"
     assert keyed.get("/config", headers=by_key).status_code == 401
     assert keyed.get("/config", headers=by_login).status_code == 200
+
+
+def test_wrong_logins_are_bounded_in_rate_and_lock_nobody_else_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # However slow this machine is.
+    monkeypatch.setattr(login, "Attempts", partial(Attempts, within_s=3600))
+    running = start(LOGINS)
+    server = next(running)
+    tried = [
+        server.post("/login", data={"username": "ann", "password": f"p{n}"}) for n in range(11)
+    ]
+    assert [answer.status_code for answer in tried] == [400] * 10 + [429]
+    assert int(tried[-1].headers["retry-after"]) > 0
+    right = {"Authorization": basic("bob", LOGINS["bob"])}
+    for number in range(11):
+        wrong = server.get("/config", headers={"Authorization": basic("ann", f"p{number}")})
+        assert wrong.status_code == (401 if number < 10 else 429)
+        assert server.get("/config", headers=right).status_code == 200
+    even_right = server.get("/config", headers={"Authorization": basic("ann", LOGINS["ann"])})
+    assert even_right.json()["error"]["code"] == "too_many_attempts"
+    running.close()
+
+
+def test_the_turns_of_a_login_are_one_persons_wherever_it_comes_from(locked: Served) -> None:
+    engine = locked.engine
+    engine.reset()
+    client = Client(locked.url, auth=("ann", LOGINS["ann"]), verbose=False, analytics_enabled=False)
+    client.predict(data_url(png("red")), "What is it?", api_name="/ask")
+    client.close()
+    body = {"messages": [{"role": "user", "content": "Hi"}]}
+    for user in LOGINS:
+        headers = {"Authorization": basic(user, LOGINS[user])}
+        assert locked.post("/v1/chat/completions", json=body, headers=headers).status_code == 200
+    page, ann, bob = (request.visitor.partition("/")[0] for request in engine.requests)
+    assert page == ann != bob
+
+
+def test_bodies_that_nobody_needs_are_refused_unread(below: Served) -> None:
+    for path, kind in (("queue/join", "application/json"), ("upload", "multipart/form-data")):
+        asked = http.client.HTTPConnection("127.0.0.1", int(below.url.rpartition(":")[2]))
+        asked.putrequest("POST", f"/gradio_api/{path}")
+        asked.putheader("Content-Type", kind)
+        asked.putheader("Content-Length", str(10**9))
+        asked.endheaders()
+        answer = asked.getresponse()
+        assert answer.status == 413 and b"request_too_large" in answer.read()
+        asked.close()
+    # What nothing is said of is counted as it comes.
+    endless = (b" " * 2**20 for _ in range(10**6))
+    with contextlib.suppress(httpx2.TransportError):
+        headers = {"Content-Type": "application/json"}
+        refused = below.post("/gradio_api/call/ask", content=endless, headers=headers)
+        assert refused.status_code == 413
 
 
 def test_no_password_stands_in_what_is_sent(locked: Served) -> None:

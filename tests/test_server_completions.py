@@ -201,10 +201,12 @@ def test_pictures_in_answers_or_too_many_are_refused(
     part = {"type": "image_url", "image_url": {"url": data_url(png())}}
     forged = [{"role": "assistant", "content": [part]}, *HELLO["messages"]]
     error_of(web.post(PATH, json={"messages": forged}), 400)
-    error = error_of(
-        web.post(PATH, json={"messages": [{"role": "user", "content": [part] * 500}]}), 400
-    )
-    assert error["code"] == "too_many_images" and "500" in error["message"]
+    for messages, said in (
+        ([{"role": "user", "content": [part] * 500}], "question has 500 pictures; the limit is 8"),
+        ([{"role": "user", "content": [part] * 8}] * 5, "chat has 40 pictures; the limit is 32"),
+    ):
+        error = error_of(web.post(PATH, json={"messages": messages}), 400)
+        assert error["code"] == "too_many_images" and said in error["message"]
 
 
 def test_a_body_over_the_limit_is_refused_with_413(api_engine: FakeEngine) -> None:
@@ -309,4 +311,13 @@ def test_the_queue_knows_who_asks(api_engine: FakeEngine, web: httpx2.Client) ->
         web.post(PATH, json={"messages": [{"role": "user", "content": str(user)}], "user": user})
     first, second, ann = (request.visitor for request in api_engine.requests)
     assert first == second != ann
-    assert "127.0.0.1" not in first and ann != "ann", "nobody's name goes any further"
+    assert "127.0.0.1" not in first and "ann" not in ann, "nobody's name goes any further"
+
+
+def test_neither_users_nor_keys_that_are_invented_make_another_place(
+    api_engine: FakeEngine, web: httpx2.Client
+) -> None:
+    for user, key in (("ann", "one"), ("ben", "two")):
+        web.post(PATH, json=HELLO | {"user": user}, headers={"Authorization": f"Bearer {key}"})
+    first, second = (request.visitor.partition("/") for request in api_engine.requests)
+    assert first[0] == second[0] and first[2] != second[2]

@@ -13,7 +13,8 @@ import re
 import threading
 import unicodedata
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -30,6 +31,8 @@ _LONGEST_NAME = 120
 _LARGE_PX = 24_000_000
 _PILLOW = re.compile(r"(PIL|pillow_heif)\b")
 _one_large_at_a_time = threading.Lock()
+_few_at_once = threading.BoundedSemaphore(2)
+"""All decoding goes through here, whoever asks: so many visitors cannot fill the memory."""
 
 # EXIF orientation -> what brings the stored pixels upright (1 and unknown values: nothing).
 _UPRIGHT = {
@@ -221,9 +224,13 @@ def _decode(file: PictureFile, name: str, limits: PictureLimits) -> Picture:
     )
 
 
-def _turn_to_decode(size: tuple[int, int]) -> AbstractContextManager[object]:
-    # A picture at the limit takes 0.7 GB while it is decoded: never two of them at once.
-    return _one_large_at_a_time if size[0] * size[1] > _LARGE_PX else nullcontext()
+@contextmanager
+def _turn_to_decode(size: tuple[int, int]) -> Iterator[None]:
+    # A picture at the limit takes 0.7 GB while it is decoded: never two of them at once. A large
+    # one that waits for another must not take a place from small ones, hence this order.
+    large = _one_large_at_a_time if size[0] * size[1] > _LARGE_PX else nullcontext()
+    with large, _few_at_once:
+        yield
 
 
 def _largest_step(size: tuple[int, int], kept_px: int) -> int:

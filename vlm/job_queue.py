@@ -1,6 +1,7 @@
 """Who is served next: questions that wait, answers that run, pictures to be read ahead.
 
 Questions of different visitors take turns: one visitor's second waits behind others' first.
+Who comes from one place ("PLACE/NAME") shares that place's turns: names are free, places are not.
 Safe to use from any thread; the lists are replaced, never changed, so that they can be read
 without the lock.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 from vlm.answer_stream import Job
@@ -90,7 +92,7 @@ class JobQueue:
                 job = self._in_turn()[0]
                 self._waiting = [other for other in self._waiting if other is not job]
                 self._running = [*self._running, job]
-                self._note_turn(_visitor(job))
+                self._note_turn(job)
             elif self._ahead and not self._waiting:
                 job, *self._ahead = self._ahead
             else:
@@ -166,28 +168,32 @@ class JobQueue:
             self._running, self._waiting, self._ahead, self._begun = [], [], [], None
             return jobs
 
-    def _note_turn(self, visitor: str) -> None:
+    def _note_turn(self, job: Job) -> None:
         self._turns += 1
-        self._last_turns.pop(visitor, None)
-        self._last_turns[visitor] = self._turns
-        if len(self._last_turns) > MOST_VISITORS:
-            self._last_turns.pop(next(iter(self._last_turns)))
+        for who in dict.fromkeys((_place(job), _visitor(job))):
+            self._last_turns.pop(who, None)
+            self._last_turns[who] = self._turns
+            if len(self._last_turns) > MOST_VISITORS:
+                self._last_turns.pop(next(iter(self._last_turns)))
 
     def _in_turn(self) -> list[Job]:
-        """Order the waiting questions: those with the fewest of their visitor before them first,
-        then those whose visitor had a turn longest ago, then the oldest.
+        """Order the waiting questions: first within each place, then the places."""
+        return self._ranked(self._ranked(self._waiting, _visitor), _place)
+
+    def _ranked(self, jobs: list[Job], who: Callable[[Job], str]) -> list[Job]:
+        """Order jobs: those with the fewest of their own before them first, then those whose
+        own had a turn longest ago, then as they stand.
 
         Who never had a turn is taken to have had one when the question came: new visitors
         cannot keep others waiting for ever.
         """
-        waiting = self._waiting
-        before = Counter(_visitor(job) for job in self._running)
+        before = Counter(who(job) for job in self._running)
         ranked: list[tuple[int, int, int, Job]] = []
-        for number, job in enumerate(waiting):
-            visitor = _visitor(job)
-            last_turn = self._last_turns.get(visitor, self._came_at.get(job, 0))
-            ranked.append((before[visitor], last_turn, number, job))
-            before[visitor] += 1
+        for number, job in enumerate(jobs):
+            name = who(job)
+            last_turn = self._last_turns.get(name, self._came_at.get(job, 0))
+            ranked.append((before[name], last_turn, number, job))
+            before[name] += 1
         return [job for *_, job in sorted(ranked, key=lambda rank: rank[:3])]
 
     def _is_asked(self, conversation_id: str) -> bool:
@@ -205,6 +211,10 @@ class JobQueue:
 
 def _visitor(job: Job) -> str:
     return job.request.visitor or job.request.conversation_id
+
+
+def _place(job: Job) -> str:
+    return _visitor(job).partition("/")[0]
 
 
 def _cancel(job: Job) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from pydantic import Field, ValidationError
 
 from vlm.chat import AskRequest, Sampling
 from vlm.config import LEAST_VISUAL_TOKENS, MOST_VISUAL_TOKENS, GenerationSettings
 from vlm.errors import ContextLengthError, PromptError
-from vlm.prompt import Prompt
+
+if TYPE_CHECKING:  # it imports the tokenizer, and a server checks requests before it is there
+    from vlm.prompt import Prompt
 
 MOST_TOKEN_CHARACTERS = 32
+QUESTIONS_OF_PICTURES = 4
+"""A chat may have so many times the pictures of a question: they are all kept in memory."""
 TEXT_TOKENS = 256
 """What pictures must leave to the words of a chat: a question and a short answer."""
 
@@ -39,12 +45,7 @@ class _AnswerSettings(GenerationSettings):
 
 def check_request(request: AskRequest, limits: AnswerLimits) -> None:
     """Raise PromptError for too many pictures or characters, or numbers that cannot be meant."""
-    for message in request.messages:
-        if len(message.pictures) > limits.max_pictures:
-            raise PromptError(
-                f"This question has {len(message.pictures)} pictures; the limit is "
-                f"{limits.max_pictures}. Remove some, or ask about them one after the other."
-            )
+    check_pictures([len(message.pictures) for message in request.messages], limits.max_pictures)
     characters = sum(len(message.text) for message in request.messages)
     # A token has at most a few dozen characters: more cannot fit, and counting takes seconds.
     most = limits.context_tokens * MOST_TOKEN_CHARACTERS
@@ -61,6 +62,23 @@ def check_request(request: AskRequest, limits: AnswerLimits) -> None:
             f"detail that is a whole number from {LEAST_VISUAL_TOKENS} to {MOST_VISUAL_TOKENS}."
         )
     _check_sampling(request.sampling)
+
+
+def check_pictures(counts: Sequence[int], most: int) -> None:
+    """Raise PromptError for too many pictures, given how many each message has.
+
+    most: pictures of one question.
+    """
+    if counts and max(counts) > most:
+        raise PromptError(
+            f"This question has {max(counts)} pictures; the limit is {most}. Remove some, or ask "
+            "about them one after the other."
+        )
+    if sum(counts) > QUESTIONS_OF_PICTURES * most:
+        raise PromptError(
+            f"This chat has {sum(counts)} pictures; the limit is {QUESTIONS_OF_PICTURES * most}. "
+            "Start a new chat, or leave out earlier pictures."
+        )
 
 
 def _check_sampling(sampling: Sampling) -> None:

@@ -10,7 +10,6 @@ import io
 import json
 import os
 import sys
-from pathlib import Path
 
 from vlm.chat import AnswerStats, AskRequest, ChatEngine, ModelState
 from vlm.choose_engine import make_engine
@@ -29,6 +28,7 @@ from vlm.config import Settings
 from vlm.ending import CLOSE_S, within
 from vlm.errors import PictureError, VLMError
 from vlm.images import Picture
+from vlm.request_checks import check_pictures
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.reconfigure(errors="replace")  # a terminal may not know every character
     try:
         settings = read_settings(args)
+        check_pictures([len(args.pictures)], settings.picture.max_pictures)
         pictures = tuple(_open(path, settings) for path in args.pictures)
         engine = make_engine(settings)
         status = StatusLine(sys.stderr)
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _open(path: str, settings: Settings) -> Picture:
     """Open one picture file; an error names it, as several may be given. Raises PictureError."""
-    if not Path(path).is_file():
+    if not os.path.isfile(path):  # unlike Path.is_file(), it bears a name too long for a disk
         raise PictureError(f"There is no file {path}. Check its name and try again.")
     try:
         return open_file(path, settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -28,12 +29,35 @@ def guarded(handler: Handler, api_key: str) -> Handler:
 
 
 def visitor_of(request: Request, user: str | None = None) -> str:
-    """Name who asks, without saying who it is: the bound that no cache crosses (hex).
+    """Name who asks, "PLACE/NAME" in hex: the bound that no cache crosses.
 
-    The key and the address of the client, and the person a client says it asks for.
+    The name is of the key and the address of the client, and the person a client says it asks
+    for. Keys and persons may be invented; turns are fair between places (vlm/job_queue.py).
     """
     address = request.client.host if request.client else ""
-    parts = (given_key(request), address, user or "")
+    place = place_of(address, getattr(request.state, "login", ""))
+    return f"{place}/{_hidden(given_key(request), address, user or '')}"
+
+
+def place_of(address: str, login: str = "") -> str:
+    """Name where a question comes from, without saying it (hex): a login, else an address."""
+    return _hidden("login", login) if login else _hidden("address", network_of(address))
+
+
+def network_of(address: str) -> str:
+    """The part of an address that its owner cannot change at will: of IPv6 the first half."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped is not None:
+            return str(ip.ipv4_mapped)
+        return str(ipaddress.ip_network((ip, 64), strict=False))
+    return str(ip)
+
+
+def _hidden(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()
 
 

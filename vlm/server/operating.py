@@ -18,7 +18,7 @@ from vlm.server.bodies import BodyReader
 from vlm.server.following import Follower
 from vlm.server.metrics import Metrics
 from vlm.server.pictures import PictureReader
-from vlm.server.refusals import Refusal, refusal_of
+from vlm.server.refusals import Refusal, refusal_of, without_folders
 from vlm.server.schema import WarmupBody
 from vlm.warm_up import drawn_picture, warm_up_request
 
@@ -86,7 +86,7 @@ class Operating:
 
 
 def _health(state: ModelState) -> dict[str, Any]:
-    body: dict[str, Any] = {"status": state.stage, "message": state.message}
+    body: dict[str, Any] = {"status": state.stage, "message": without_folders(state.message)}
     if state.stage == "ready":
         return body | {
             "model": state.model,

@@ -22,17 +22,15 @@ class PictureReader:
     """What counts as a picture in a request, and within which bounds."""
 
     def __init__(
-        self, limits: PictureLimits, most: int, fetch: Callable[[str, int], bytes] | None = None
+        self, limits: PictureLimits, fetch: Callable[[str, int], bytes] | None = None
     ) -> None:
         """Set the bounds.
 
         Args:
             limits: of one picture.
-            most: pictures of one request, the history's included.
             fetch: gets (an http address, at most so many bytes); None where that is off.
         """
         self._limits = limits
-        self._most = most
         self._fetch = fetch
         self._limiter = anyio.CapacityLimiter(_DECODED_AT_ONCE)
 
@@ -41,14 +39,6 @@ class PictureReader:
 
         Raises Refusal and PictureError.
         """
-        if len(sources) > self._most:
-            raise Refusal(
-                400,
-                f"This request has {len(sources)} pictures; the limit is {self._most}. "
-                "Send fewer, or start a new chat.",
-                "too_many_images",
-                param="messages",
-            )
         return await self._in_thread([partial(self._read, source) for source in sources])
 
     async def decode(self, files: Sequence[bytes]) -> list[Picture]:

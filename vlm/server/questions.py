@@ -11,6 +11,8 @@ from pathlib import Path
 
 from vlm.chat import Message, Role, Sampling
 from vlm.config import IMAGE_DETAILS, Settings
+from vlm.errors import PromptError
+from vlm.request_checks import check_pictures
 from vlm.server.pictures import PictureReader
 from vlm.server.refusals import Refusal
 from vlm.server.schema import ChatBody
@@ -50,6 +52,10 @@ class QuestionReader:
         _check(body)
         named: list[list[str | Path]] = [[a.url for a in m.addresses] for m in body.messages]
         named[[m.role for m in body.messages].index("user")][:0] = first
+        try:  # before any of them is decoded; the engine would refuse them after that
+            check_pictures([len(names) for names in named], self._settings.picture.max_pictures)
+        except PromptError as error:
+            raise Refusal(400, str(error), "too_many_images", param="messages") from error
         pictures = iter(await self._pictures.open([name for names in named for name in names]))
         messages = tuple(
             Message(_ROLES[m.role], m.text, tuple(next(pictures) for _ in names))

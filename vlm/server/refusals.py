@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 RETRY_AFTER_S = 10
 """What a refused client is told to wait: about the length of a short answer on a small CPU."""
 
+_FOLDERS = re.compile(r"""(?<![\w.:/\\~])(?:[A-Za-z]:[\\/]|~?/)(?:[^\s/\\;,()"']+[/\\])+""")
 _BROKE = "The request could not be answered because of an unexpected fault; the log has it."
 
 
@@ -75,6 +77,9 @@ class Refusal(Exception):
             headers["Retry-After"] = str(self.retry_after_s)
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
+        if self.status in (408, 413):
+            # A client that is in the middle of its body would go on with it, unread.
+            headers["Connection"] = "close"
         return JSONResponse(self.body(), self.status, headers)
 
 
@@ -90,14 +95,19 @@ def refusal_of(error: VLMError) -> Refusal:
     if isinstance(error, PromptError):
         return Refusal(400, message, "invalid_value")
     if isinstance(error, ModelError):
-        return Refusal(500, message, "model_failed")
+        return Refusal(500, without_folders(message), "model_failed")
     return Refusal(500, message, "generation_failed")
+
+
+def without_folders(message: str) -> str:
+    """Shorten the paths in a message to their last names: clients need not know our folders."""
+    return _FOLDERS.sub("", message)
 
 
 def refuse_until_ready(state: ModelState) -> None:
     """Raise Refusal unless the model can answer now."""
     if state.stage == "failed":
-        raise Refusal(500, state.message, "model_failed")
+        raise Refusal(500, without_folders(state.message), "model_failed")
     if state.stage == "closed":
         raise Refusal(503, state.message, "closing")
     if state.stage != "ready":

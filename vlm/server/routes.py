@@ -35,10 +35,8 @@ class Server:
             max_px=int(settings.picture.max_megapixels * 1_000_000),
             max_file_bytes=settings.server.max_upload_bytes,
         )
-        # A chat is sent whole each time; its questions together may have several times as many.
-        most = 4 * settings.picture.max_pictures
         fetch = WebPictures().fetch if settings.server.remote_pictures else None
-        self._pictures = PictureReader(limits, most, fetch)
+        self._pictures = PictureReader(limits, fetch)
 
     def answering(self, source: str) -> Answering:
         """Make what answers chats that are sent whole; counted under a source."""

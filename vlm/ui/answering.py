@@ -35,6 +35,7 @@ from vlm.ui.sessions import Session, Sessions
 from vlm.ui.streaming import read_pieces
 from vlm.ui.texts import EN, Texts, texts_in
 from vlm.ui.thumbnails import remove_thumbnails
+from vlm.ui.visitors import page_visitor
 from vlm.ui.waiting import Wait
 from vlm.ui.written import written_chat
 
@@ -80,6 +81,7 @@ class Chat:
         """Show the question at once, then stream the answer; the input is kept on an error."""
         session = self.sessions.get(request.session_hash)
         chat = session.conversation
+        chat.visitor = page_visitor(request, chat.id)
         try:
             turn = self._reader.read(session, box)
         except VLMError as error:
@@ -106,6 +108,7 @@ class Chat:
     ) -> Iterator[Changes]:
         """Answer the last question again."""
         session = self.sessions.get(request.session_hash)
+        session.conversation.visitor = page_visitor(request, session.conversation.id)
         way = read_way(self._settings, options)
         turn = session.conversation.begin_again()
         if turn is None:
@@ -218,7 +221,9 @@ class Chat:
         try:
             messages = (*way.system, *chat.messages())
             answer = self._engine.ask(
-                AskRequest(chat.id, messages, way.sampling, way.max_visual_tokens)
+                AskRequest(
+                    chat.id, messages, way.sampling, way.max_visual_tokens, visitor=chat.visitor
+                )
             )
             chat.attach(answer)
             yield self._busy(chat, texts_in(session.language), wait, is_new)

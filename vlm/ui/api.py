@@ -24,6 +24,7 @@ from vlm.server.answering import Answering, Running
 from vlm.server.bodies import refusal_of_form
 from vlm.server.refusals import Refusal
 from vlm.server.schema import ChatBody
+from vlm.ui.visitors import page_visitor
 
 logger = logging.getLogger(__name__)
 
@@ -232,10 +233,10 @@ def _source(picture: object) -> str | Path:
 
 
 def _visitor_of(request: gr.Request) -> str:
-    """The bound that no cache crosses: a client's session."""
+    """The bound that no cache crosses: a client's session, at the place it comes from."""
     # All who come over MCP share one session of Gradio's, so each call stands for itself.
     is_shared = not request.session_hash or request.headers.get("x-gradio-user") == "mcp"
-    return f"page {uuid.uuid4().hex if is_shared else request.session_hash}"
+    return page_visitor(request, uuid.uuid4().hex if is_shared else request.session_hash or "")
 
 
 async def _nobody_is_gone() -> bool:

@@ -27,6 +27,10 @@ _SUPPORTED_ZH = (
 
 _PICTURES: dict[str, str] = {
     "This picture file is no longer there. Add it again.": "图片文件已不存在，请重新添加。",
+    "The disk of this machine is full, so pictures cannot be shown. "
+    "Free some space and send the question again.": (
+        "本机磁盘已满，无法显示图片。请腾出空间后重新发送问题。"
+    ),
     "This picture file cannot be opened. Add it again.": "图片文件无法打开，请重新添加。",
     "This picture file is empty (0 bytes). Choose another file.": (
         "图片文件是空的（0 字节），请换一个文件。"
@@ -84,6 +88,10 @@ _QUESTIONS: dict[str, str] = {
     "This question has {count} pictures; the limit is {limit}. "
     "Remove some, or ask about them one after the other.": (
         "这个问题有 {count} 张图片，上限是 {limit} 张。请移除一些，或分几次提问。"
+    ),
+    "This chat has {count} pictures; the limit is {limit}. "
+    "Start a new chat, or leave out earlier pictures.": (
+        "对话有 {count} 张图片，上限是 {limit} 张。请开始新的对话，或去掉先前的图片。"
     ),
     "This chat has {count} characters of text; the limit is {limit}. "
     "Start a new chat, or shorten the text.": (
@@ -147,6 +155,11 @@ _QUESTIONS: dict[str, str] = {
     "Ask again; if it happens again, use --precision fp32 or another picture.": (
         "模型输出了无效数值（NaN 或无穷大），回答无法继续。"
         "请再问一次；如果再次发生，请使用 --precision fp32 或换一张图片。"
+    ),
+    "The memory of this machine is nearly used up: {free} is free and {least} must stay free. "
+    "Close other programs, or try again when other answers have ended.": (
+        "本机内存即将用尽：剩余 {free}，至少须保留 {least}。"
+        "请关闭其他程序，或等其他回答结束后再试。"
     ),
     "The memory of this machine was not enough for this answer. "
     "Lower the image detail, send fewer pictures, or start a new chat.": (

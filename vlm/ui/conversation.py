@@ -53,6 +53,8 @@ class Conversation:
         self.kept_id = kept_id or uuid.uuid4().hex
         self.turns = list(turns)
         self._cut: WeakSet[Turn] = WeakSet()
+        self.visitor = ""
+        """Who asked last, as AskRequest.visitor."""
         self._running: Answer | None = None
         self._is_stop_wanted = False
         self._is_closed = False

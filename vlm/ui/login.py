@@ -2,7 +2,7 @@
 
 Gradio shows the form and checks its own endpoints by a cookie. What it leaves open is closed
 here, and programs may send the login as a header instead: `Basic`, or `Bearer USER:PASSWORD`,
-which is what an OpenAI client makes of api_key="USER:PASSWORD".
+which is what an OpenAI client makes of api_key="USER:PASSWORD". Wrong ones are bounded in rate.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from typing import Any
 import gradio as gr
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vlm.errors import ConfigError
+from vlm.server.attempts import Attempts
+from vlm.server.guard import network_of
 from vlm.server.refusals import Refusal
 
 # What a browser needs to show the form and send it, and what tells nothing.
@@ -61,6 +63,7 @@ class LoginNeeded:
         self._app = app
         self._logins = logins
         self._has_key = has_key
+        self._attempts = Attempts()
         self._tokens = {user: secrets.token_urlsafe(16) for user in logins}
         """What stands for a user of the header in Gradio's cookie."""
 
@@ -69,36 +72,72 @@ class LoginNeeded:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        try:
+            await self._answer(scope, receive, send)
+        except Refusal as refusal:
+            await refusal.response()(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it with 401. Raises Refusal after too many wrong logins."""
         request = Request(scope)
-        user = self._user_of(request.headers)
+        gradio_app = scope["app"]
+        user = self._user_of(scope, request)
         if user is not None:
             # Gradio's own endpoints know the cookie only.
-            gradio_app = scope["app"]
             gradio_app.tokens[self._tokens[user]] = user
             cookie = f"access-token-unsecure-{gradio_app.cookie_id}={self._tokens[user]}"
             scope["headers"] = [*scope["headers"], (b"cookie", cookie.encode())]
-        if user is not None or self._is_open(scope) or _is_logged_in(request):
+        user = user or _logged_in(request)
+        if user:
+            scope.setdefault("state", {})["login"] = user
+        if scope["type"] == "http" and request.method == "POST" and _is_form(scope):
+            send = self._watched_form(request, send)
+        if user or self._is_open(scope):
             await self._app(scope, receive, send)
         else:
             await _refusal(scope["path"])(scope, receive, send)
+
+    def _watched_form(self, request: Request, send: Send) -> Send:
+        """Count what Gradio says about a login by its form. Raises Refusal."""
+        who = f"form {_address_of(request)}"
+        self._attempts.check(who)
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 400:
+                self._attempts.note_wrong(who)
+            await send(message)
+
+        return watched
 
     def _is_open(self, scope: Scope) -> bool:
         path: str = scope["path"].rstrip("/")
         if path in _OPEN or path.startswith(_OPEN_BELOW):
             return True
+        return self._asks_for_key(path)
+
+    def _asks_for_key(self, path: str) -> bool:
         return self._has_key and (path in _ASKS_FOR_KEY or path.startswith("/v1/"))
 
-    def _user_of(self, headers: Mapping[str, str]) -> str | None:
-        """Name the user whose login a request carries."""
+    def _user_of(self, scope: Scope, request: Request) -> str | None:
+        """Name the user whose login a request carries. Raises Refusal."""
         # Gradio's client sends an authorization header under the second name.
+        headers = request.headers
         given = headers.get("authorization") or headers.get("x-hf-authorization") or ""
         login = _login_in(given)
+        if not login or self._asks_for_key(scope["path"].rstrip("/")):
+            return None
+        # By user, so that nobody's guesses lock others out who share the address.
+        named = login.decode("utf-8", "replace").partition(":")[0]
+        who = f"header {_address_of(request)} {named if named in self._logins else ''}"
+        self._attempts.check(who)
         # All are compared, so that the time tells nothing.
         right = [
             user
             for user, password in self._logins.items()
             if hmac.compare_digest(login, f"{user}:{password}".encode())
         ]
+        if not right:
+            self._attempts.note_wrong(who)
         return right[0] if right else None
 
 
@@ -120,11 +159,20 @@ def let_tools_in(page: gr.Blocks, url: str, logins: Mapping[str, str]) -> None:
         page.mcp_server_obj._client_instance = client
 
 
-def _is_logged_in(request: Request) -> bool:
-    """Say whether a browser has the cookie that Gradio's login form gave it."""
+def _logged_in(request: Request) -> str | None:
+    """Name the user whose browser has the cookie that Gradio's login form gave it."""
     gradio_app = request.scope["app"]
     names = (f"access-token{kind}-{gradio_app.cookie_id}" for kind in ("", "-unsecure"))
-    return any(request.cookies.get(name) in gradio_app.tokens for name in names)
+    users = (gradio_app.tokens.get(request.cookies.get(name)) for name in names)
+    return next(filter(None, users), None)
+
+
+def _is_form(scope: Scope) -> bool:
+    return bool(scope["path"].rstrip("/").endswith("/login"))
+
+
+def _address_of(request: Request) -> str:
+    return network_of(request.client.host if request.client else "")
 
 
 def _login_in(header: str) -> bytes:

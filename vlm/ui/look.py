@@ -9,6 +9,7 @@ import gradio as gr
 from starlette.middleware import Middleware
 
 from vlm.config import Settings
+from vlm.ui.bounded_bodies import BoundedBodies
 from vlm.ui.outside import NoOutsideRequests
 
 _FOLDER = Path(__file__).resolve().parent
@@ -47,6 +48,7 @@ def theme() -> gr.themes.Base:
 
 def launch_options(settings: Settings) -> dict[str, Any]:
     """Keyword arguments for Blocks.launch() that belong to this page wherever it is served."""
+    middleware = [Middleware(NoOutsideRequests), Middleware(BoundedBodies, settings=settings)]
     return {
         "theme": theme(),
         "css_paths": [_FOLDER / "style.css", _FOLDER / "boxes.css"],
@@ -58,6 +60,6 @@ def launch_options(settings: Settings) -> dict[str, Any]:
         "max_file_size": settings.server.max_upload_bytes,
         # A waiting answer holds a thread for up to 2 s at a time; Stop must still get one.
         "max_threads": 40 + 4 * settings.server.queue_size,
-        "app_kwargs": {"middleware": [Middleware(NoOutsideRequests)]},
+        "app_kwargs": {"middleware": middleware},
         "show_error": False,
     }

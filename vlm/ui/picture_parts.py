@@ -48,6 +48,8 @@ class PictureParts:
         self.limits = limits
         self._parts: OrderedDict[str, Part] = OrderedDict()
         self._lock = threading.Lock()
+        self._few_at_once = threading.BoundedSemaphore(2)
+        """A part of a large picture takes 0.2 GB while it is cut."""
 
     def find(self, path: str) -> Part | None:
         """Say where a picture file was cut from; None for a file that came as it is."""
@@ -58,6 +60,19 @@ class PictureParts:
 
         None when the part is too small to be meant. Raises PictureError.
         """
+        with self._few_at_once:
+            written = self._cut(path, rectangle)
+        if written is None:
+            return None
+        with self._lock:
+            self._parts[written[0]] = Part(path, (0.0, 0.0, 1.0, 1.0))
+            self._parts[written[1]] = Part(path, rectangle)
+            while len(self._parts) > MOST_REMEMBERED:
+                self._parts.popitem(last=False)
+        return written
+
+    def _cut(self, path: str, rectangle: Rectangle) -> tuple[str, str] | None:
+        """Decode, cut and write. Raises PictureError."""
         left, top, right, bottom = rectangle
         share = max(1e-9, (right - left) * (bottom - top))
         # So large a copy that the part alone has the pixels a whole picture would have.
@@ -74,13 +89,7 @@ class PictureParts:
         small = whole.resize(
             (max(1, round(width * scale)), max(1, round(height * scale))), Image.Resampling.LANCZOS
         )
-        written = _write(small, whole.crop(edges))
-        with self._lock:
-            self._parts[written[0]] = Part(path, (0.0, 0.0, 1.0, 1.0))
-            self._parts[written[1]] = Part(path, rectangle)
-            while len(self._parts) > MOST_REMEMBERED:
-                self._parts.popitem(last=False)
-        return written
+        return _write(small, whole.crop(edges))
 
 
 def _write(whole: Image.Image, part: Image.Image) -> tuple[str, str]:
