@@ -5,17 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import gradio.route_utils
 import httpx2
 import pytest
+from browser_tab import Tab
+from conftest import REPOSITORY
 from fake_engine import FakeEngine, wait_until
 from page_visitor import PageVisitor
 from pictures_to_send import png
 from PIL import Image
+from playwright.sync_api import Browser, expect
 from served_api import serving
 
 from vlm.chat import AskRequest, Message, Sampling
@@ -218,3 +224,54 @@ def test_the_recorder_of_gradio_is_closed(fake_page: tuple[FakeEngine, str]) -> 
     address = f"{fake_page[1].rstrip('/')}/gradio_api/process_recording"
     files = {"video": ("x.mp4", b"x")}
     assert httpx2.post(address, files=files, trust_env=False).status_code == 404
+
+
+@pytest.fixture
+def served_on(tmp_path: Path) -> Iterator[Callable[[int], subprocess.Popen[bytes]]]:
+    """Start a page on a port in a process of its own, as often as wanted."""
+    started: list[subprocess.Popen[bytes]] = []
+    environment = os.environ | {"GRADIO_TEMP_DIR": str(tmp_path)}
+
+    def start_one(port: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "tests/page_on_port.py", str(port)]
+        started.append(subprocess.Popen(command, cwd=REPOSITORY, env=environment))
+        return started[-1]
+
+    yield start_one
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def wait_for(port: int) -> None:
+    def is_there() -> bool:
+        try:
+            address = f"http://127.0.0.1:{port}/health"
+            return httpx2.get(address, timeout=30, trust_env=False).status_code == 200
+        except httpx2.TransportError:
+            return False
+
+    wait_until(is_there, timeout_s=180)
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_page_works_again_after_its_server_was_killed_and_restarted(
+    served_on: Callable[[int], subprocess.Popen[bytes]], browser: Browser, free_port: int
+) -> None:
+    first = served_on(free_port)
+    wait_for(free_port)
+    page = browser.new_context().new_page()
+    tab = Tab(page, f"http://127.0.0.1:{free_port}")
+    tab.load().ask("Hello?")
+    expect(tab.answers).to_have_count(1)
+    first.kill()
+    first.wait()
+    lost = page.get_by_text("Connection to the server was lost. Attempting reconnection")
+    expect(lost).to_be_visible()
+    served_on(free_port)
+    expect(lost).to_have_count(0, timeout=180_000)  # the page loads itself anew
+    expect(tab.questions).to_have_text("Hello?")
+    tab.ask("Are you there?")
+    expect(tab.answers).to_have_text(["A red circle."] * 2)
+    page.context.close()
