@@ -371,7 +371,8 @@ def main() -> int:
     report = soak(parser.parse_args().seconds)
     sizes = [size >> 20 for size in report.rss_bytes] or [0]
     sys.stdout.write(f"{dict(report.counts)}\n")
-    sys.stdout.write(f"MiB: first {sizes[0]}, most {max(sizes)}, last {sizes[-1]}\n")
+    steps = sizes[:: max(1, len(sizes) // 12)]
+    sys.stdout.write(f"MiB over time: {', '.join(map(str, [*steps, sizes[-1]]))}\n")
     sys.stdout.write("\n".join(report.faults) + "\n" if report.faults else "No faults.\n")
     return 1 if report.faults else 0
 

@@ -11,6 +11,7 @@ from starlette.middleware import Middleware
 from vlm.config import Settings
 from vlm.ui.bounded_bodies import BoundedBodies
 from vlm.ui.outside import NoOutsideRequests
+from vlm.ui.sessions import MOST_SESSIONS
 
 _FOLDER = Path(__file__).resolve().parent
 # Fonts of the visitor's own system: nothing is fetched, and Chinese looks as it should.
@@ -57,6 +58,8 @@ def launch_options(settings: Settings) -> dict[str, Any]:
         "footer_links": [],
         "run_history": False,  # would keep visitors' pictures in their browsers
         "ssr_mode": False,  # needs Node and a second process
+        # Gradio keeps a copy of the whole page for each, 0.3 MB; ours are as many.
+        "state_session_capacity": MOST_SESSIONS,
         "max_file_size": settings.server.max_upload_bytes,
         # A waiting answer holds a thread for up to 2 s at a time; Stop must still get one.
         "max_threads": 40 + 4 * settings.server.queue_size,
