@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from PIL import Image
 
 from vlm.chat import Message
+from vlm.images import open_picture
 from vlm.ui import sessions
 from vlm.ui.conversation import Conversation, Turn
 from vlm.ui.sessions import Session, Sessions
@@ -69,6 +71,22 @@ def test_the_longest_unused_tab_makes_place(
     assert store.get("1").conversation is first
     store.get("3")
     assert dropped == [second]
+
+
+def test_tabs_with_more_pictures_than_memory_holds_make_place(
+    left: list[Conversation], dropped: list[Conversation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MOST_PICTURE_BYTES", 3 * 100 * 100 * 2)
+    store = Sessions(left.append, dropped.append)
+    picture = open_picture(Image.new("RGB", (100, 100)))
+    chats = [store.get(str(number)).conversation for number in range(3)]
+    for chat in chats[1:]:
+        chat.turns.append(Turn(Message("user", "Hi", (picture,)), end="stop"))
+    store.get("2")
+    assert not dropped
+    chats[2].turns.append(Turn(Message("user", "Hi", (picture,)), end="stop"))
+    assert store.get("2").conversation is chats[2]
+    assert dropped == chats[:2] and len(store) == 1
 
 
 def test_the_same_again_at_once_is_a_double_click() -> None:

@@ -61,6 +61,12 @@ class Conversation:
         self._lock = threading.Lock()
 
     @property
+    def picture_bytes(self) -> int:
+        """Bytes of the decoded pictures of all turns."""
+        pictures = (picture for turn in self.turns for picture in turn.question.pictures)
+        return sum(3 * picture.image.width * picture.image.height for picture in pictures)
+
+    @property
     def is_busy(self) -> bool:
         """True while an answer is asked for or written."""
         return bool(self.turns) and self.turns[-1].end == "running"

@@ -17,9 +17,13 @@ from vlm.chat import Answer
 from vlm.ui.conversation import Conversation, Turn
 from vlm.ui.estimate import Reading
 from vlm.ui.texts import Language
+from vlm.units import GIB
 
 MOST_SESSIONS = 200
 """Tabs that are remembered; the longest unused one makes place."""
+
+MOST_PICTURE_BYTES = 2 * GIB
+"""Of the decoded pictures of all tabs, 6 MB for a large one; beyond that tabs make place too."""
 
 KEPT_AFTER_LEAVING_S = 600.0
 """A phone that sleeps or a shaky network looks like a closed tab; its chat waits so long."""
@@ -148,7 +152,13 @@ class Sessions:
             if session.left_at_s is not None and session.left_at_s < oldest_s
         ]
         too_many = list(self._sessions)[: max(0, len(self._sessions) - MOST_SESSIONS)]
-        return [self._sessions.pop(key) for key in dict.fromkeys(expired + too_many)]
+        dropped = [self._sessions.pop(key) for key in dict.fromkeys(expired + too_many)]
+        kept_bytes = sum(one.conversation.picture_bytes for one in self._sessions.values())
+        while kept_bytes > MOST_PICTURE_BYTES and len(self._sessions) > 1:
+            _, oldest = self._sessions.popitem(last=False)
+            kept_bytes -= oldest.conversation.picture_bytes
+            dropped.append(oldest)
+        return dropped
 
     def _drop(self, conversation: Conversation) -> None:
         conversation.close()
