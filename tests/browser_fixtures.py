@@ -48,9 +48,8 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+def serve() -> Iterator[Callable[..., str]]:
     """Serve a page over an engine; returns its address."""
-    os.environ["GRADIO_TEMP_DIR"] = str(tmp_path_factory.mktemp("gradio"))
     pages = []
 
     def start(engine: Any, settings: Settings | None = None) -> str:

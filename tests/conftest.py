@@ -16,6 +16,14 @@ _CLEARED = ("SPACE_ID", "SPACE_HOST", "CPU_CORES", "MEMORY", "HF_TOKEN", "HF_END
 _CLEARED_PREFIXES = ("GRADIO_SERVER_", "GRADIO_ROOT_PATH", "GRADIO_SHARE")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def uploads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The one folder for uploads of the whole run: a page that runs while it changes loses them."""
+    folder = tmp_path_factory.mktemp("gradio")
+    os.environ["GRADIO_TEMP_DIR"] = str(folder)
+    return folder
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Take away what this machine's environment could add, and point caches to an empty folder."""

@@ -345,3 +345,19 @@ def test_shared_fixtures_have_names_of_their_own() -> None:
     ]
     assert len(found) > 10
     assert sorted(found) == sorted(set(found))
+
+
+def test_no_test_leaves_its_mark_on_the_environment() -> None:
+    """What one test file puts there, all later ones run with; monkeypatch takes it back."""
+    left = [
+        f"{path.name}:{node.lineno}"
+        for path in (REPOSITORY / "tests").glob("*.py")
+        if path.name != "conftest.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Assign)
+        and any(
+            isinstance(target, ast.Subscript) and ast.unparse(target.value) == "os.environ"
+            for target in node.targets
+        )
+    ]
+    assert left == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import socket
@@ -53,7 +52,6 @@ def location(port: int) -> str:
 @pytest.fixture
 def behind_nginx(tmp_path: Path, free_port: int) -> Iterator[tuple[FakeEngine, str]]:
     """A page that nginx shows at /talk; gives its engine and its address."""
-    os.environ["GRADIO_TEMP_DIR"] = str(tmp_path / "gradio")
     engine = FakeEngine()
     page, options = build_server(engine, Settings())
     page.launch(quiet=True, prevent_thread_lock=True, share=False, root_path="/talk", **options)

@@ -178,11 +178,6 @@ def start(
         gc.collect()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def uploads(tmp_path_factory: pytest.TempPathFactory) -> None:
-    os.environ["GRADIO_TEMP_DIR"] = str(tmp_path_factory.mktemp("gradio"))
-
-
 @pytest.fixture(scope="module")
 def locked() -> Iterator[Served]:
     """A server with logins and no key, with tools."""
@@ -459,8 +454,11 @@ def test_the_environments_proxies_are_kept_from_own_addresses(
         del os.environ[name]
     spare_proxies("10.0.0.5")
     assert "NO_PROXY" not in os.environ, "the system's own settings would be lost"
-    os.environ.update(https_proxy="http://127.0.0.1:9", ALL_PROXY="socks5://127.0.0.1:9")
-    os.environ["NO_PROXY"] = "intra.net, localhost"
+    os.environ.update(
+        https_proxy="http://127.0.0.1:9",
+        ALL_PROXY="socks5://127.0.0.1:9",
+        NO_PROXY="intra.net, localhost",
+    )
     spare_proxies("10.0.0.5")
     assert os.environ["no_proxy"] == os.environ["NO_PROXY"]
     assert os.environ["no_proxy"] == "intra.net,localhost,127.0.0.1,::1,10.0.0.5"

@@ -166,9 +166,8 @@ def check_silence(text: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Noting, str, Any]]:
+def served() -> Iterator[tuple[Noting, str, Any]]:
     """The whole server with the real engine and the built-in model."""
-    os.environ["GRADIO_TEMP_DIR"] = str(tmp_path_factory.mktemp("gradio"))
     values = {
         "model": {"model": "bundled", "precision": "fp32"},
         "generation": {"presence_penalty": 0.0},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,9 +27,8 @@ BOXES = '[{"bbox_2d": [0, 500, 250, 1000], "label": "red circle"}]'
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeEngine, str]]:
+def served() -> Iterator[tuple[FakeEngine, str]]:
     """The whole server over a FakeEngine, with the MCP server."""
-    os.environ["GRADIO_TEMP_DIR"] = str(tmp_path_factory.mktemp("gradio"))
     engine = FakeEngine()
     page, options = build_server(engine, Settings(), mcp=True)
     _, url, _ = page.launch(quiet=True, prevent_thread_lock=True, **options)
