@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 import torch
@@ -275,6 +276,7 @@ def test_reading_from_another_thread_while_answers_run():
             except Exception as error:
                 failures.append(error)
                 return
+            time.sleep(0.0001)  # lets go of the interpreter
 
     reader = threading.Thread(target=read)
     reader.start()

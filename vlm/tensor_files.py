@@ -137,6 +137,13 @@ class ReadTensor:
             raise CheckpointError(
                 f"{name} cannot be read from {stored.file} ({error}); download it again."
             ) from error
+        # Not every CPU's attention hands a NaN on, so the model's output would not tell. The sum is
+        # quick, but may overflow 16 bits.
+        if not bool(tensor.sum().isfinite()) and not bool(tensor.isfinite().all()):
+            raise CheckpointError(
+                f"{name} in {stored.file} holds numbers that are not finite: the file is damaged. "
+                "Delete it and download it again."
+            )
         return tensor
 
 

@@ -372,6 +372,10 @@ _CHECKPOINTS: dict[str, str] = {
     "{file} is cut off or damaged ({error}); delete it and download it again.": (
         "{file} 不完整或已损坏（{error}），请删除后重新下载。"
     ),
+    "{name} in {file} holds numbers that are not finite: the file is damaged. "
+    "Delete it and download it again.": (
+        "{file} 中的 {name} 含有非有限的数：文件已损坏。请删除后重新下载。"
+    ),
     "{name} cannot be read from {file} ({error}); download it again.": (
         "无法从 {file} 读取 {name}（{error}），请重新下载。"
     ),

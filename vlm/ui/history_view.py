@@ -136,9 +136,8 @@ class History:
             note = self._show_kept(session, asked["chat"])
         if asked.get("is_broken") is True:
             note = texts.kept_broken
-        changes = self._chat.show(session)
-        if note:
-            changes = changes._replace(note=note_html(note))
+        # Without a note of its own it leaves the one of a visitor who was faster.
+        changes = self._chat.show(session)._replace(note=note_html(note) if note else gr.skip())
         return (*changes, self._tell(session))
 
     def open(self, asked: Any, request: gr.Request) -> tuple[Any, ...]:
