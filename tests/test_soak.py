@@ -7,7 +7,7 @@ import os
 import pytest
 from soak import soak
 
-SECONDS = float(os.environ.get("SOAK_S", "30"))
+SECONDS = float(os.environ.get("SOAK_S", "60"))
 """The long form is 1800: python tests/soak.py"""
 
 
