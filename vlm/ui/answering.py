@@ -242,8 +242,11 @@ class Chat:
             if turn.end == "running":
                 chat.stop()
                 chat.finish(turn, "cancelled")
+        texts = texts_in(session.language)
         if not chat.is_closed:
-            yield self._idle(chat, texts_in(session.language))
+            yield self._idle(chat, texts)
+        else:  # a piece that was on its way may have brought the old chat back
+            yield _no_changes()._replace(chat=self._view.messages(session.conversation, texts))
 
     def _busy(self, chat: Conversation, texts: Texts, wait: Wait, is_new: bool) -> Changes:
         box = gr.update(submit_btn=False, stop_btn=True)
