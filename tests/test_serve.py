@@ -335,6 +335,32 @@ def test_wrong_logins_are_bounded_in_rate_and_lock_nobody_else_out(
     running.close()
 
 
+def test_headers_for_another_server_shut_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login, "Attempts", partial(Attempts, within_s=3600))
+    running = start(LOGINS)
+    server = next(running)
+    others = {"Authorization": basic("proxy", "its own")}
+    for _ in range(12):
+        assert server.get("/health", headers=others).status_code == 200
+        assert server.get("/", headers=others).status_code == 200
+    assert server.get("/config", headers=others).status_code == 429
+    with httpx2.Client(base_url=server.url, timeout=60, trust_env=False) as browser:
+        right = {"username": "ann", "password": LOGINS["ann"]}
+        assert browser.post("/login", data=right, headers=others).status_code == 200
+        for name in ("Authorization", "X-HF-Authorization"):
+            for value in (others["Authorization"], "Bearer hf_token"):
+                assert browser.get("/config", headers={name: value}).status_code == 200
+    for _ in range(12):
+        token = server.get("/config", headers={"X-HF-Authorization": "Bearer hf_token"})
+        assert token.status_code == 401
+    guess = {"Authorization": basic("ann", "wrong")}
+    for _ in range(10):
+        server.get("/", headers=guess)
+    even_right = server.get("/", headers={"Authorization": basic("ann", LOGINS["ann"])})
+    assert '"auth_required":true' in even_right.text, "an open page must not tell a right guess"
+    running.close()
+
+
 def test_the_turns_of_a_login_are_one_persons_wherever_it_comes_from(locked: Served) -> None:
     engine = locked.engine
     engine.reset()

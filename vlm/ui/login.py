@@ -81,13 +81,13 @@ class LoginNeeded:
         """Pass a request on, or answer it with 401. Raises Refusal after too many wrong logins."""
         request = Request(scope)
         gradio_app = scope["app"]
-        user = self._user_of(scope, request)
-        if user is not None:
+        # The cookie first: clients and proxies send headers that are about another server.
+        user = _logged_in(request)
+        if user is None and (user := self._user_of_header(scope, request)) is not None:
             # Gradio's own endpoints know the cookie only.
             gradio_app.tokens[self._tokens[user]] = user
             cookie = f"access-token-unsecure-{gradio_app.cookie_id}={self._tokens[user]}"
             scope["headers"] = [*scope["headers"], (b"cookie", cookie.encode())]
-        user = user or _logged_in(request)
         if user:
             scope.setdefault("state", {})["login"] = user
         if scope["type"] == "http" and request.method == "POST" and _is_form(scope):
@@ -118,13 +118,23 @@ class LoginNeeded:
     def _asks_for_key(self, path: str) -> bool:
         return self._has_key and (path in _ASKS_FOR_KEY or path.startswith("/v1/"))
 
+    def _user_of_header(self, scope: Scope, request: Request) -> str | None:
+        """Name the user of a request's header. Raises Refusal where a login is needed."""
+        try:
+            return self._user_of(scope, request)
+        except Refusal:
+            if not self._is_open(scope):
+                raise
+        return None  # right or wrong, so that guesses learn nothing here either
+
     def _user_of(self, scope: Scope, request: Request) -> str | None:
         """Name the user whose login a request carries. Raises Refusal."""
         # Gradio's client sends an authorization header under the second name.
         headers = request.headers
         given = headers.get("authorization") or headers.get("x-hf-authorization") or ""
         login = _login_in(given)
-        if not login or self._asks_for_key(scope["path"].rstrip("/")):
+        # A token without a colon is no guess at USER:PASSWORD.
+        if b":" not in login or self._asks_for_key(scope["path"].rstrip("/")):
             return None
         # By user, so that nobody's guesses lock others out who share the address.
         named = login.decode("utf-8", "replace").partition(":")[0]
