@@ -329,6 +329,17 @@ def test_numbers_that_are_not_finite_stop_the_start(tmp_path: Path, bundled_fold
         load(folder)
 
 
+def test_the_table_is_looked_at_where_the_head_is_not_made_of_it(
+    tmp_path: Path, bundled_folder: Path
+) -> None:
+    folder = write_checkpoint(tmp_path / "m", bundled_folder, is_tied=False)
+    table = torch.zeros(1000, 64, dtype=torch.bfloat16)
+    table[999, 63] = float("inf")
+    change_tensors(folder, **{checkpoint.EMBED: table})
+    with pytest.raises(CheckpointError, match=f"{checkpoint.EMBED} .* not finite"):
+        load(folder)
+
+
 def test_rotary_frequencies_are_checked(
     tmp_path: Path, bundled_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,10 @@
 """A checkpoint's tensors: one list over all shards, accounted for, read as views."""
 
 import json
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -60,3 +62,13 @@ def test_mapped_tensor_lives_after_its_files_are_closed(
     table = TensorFiles(folder).mapped(name)
     assert table.shape == (1000, 64) and table.dtype == torch.bfloat16
     assert table.float().std() > 0.05
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tells what is in memory by /proc")
+def test_mapped_tensor_is_in_memory_only_where_it_is_used(tmp_path: Path) -> None:
+    table = torch.ones(8192, 1024)
+    save_file({"table": table, "other": torch.ones(1)}, tmp_path / "model.safetensors")
+    mapped = TensorFiles(tmp_path).mapped("table")
+    (entry,) = [m for m in psutil.Process().memory_maps() if str(tmp_path) in m.path]
+    assert entry.rss < table.nbytes / 4
+    assert float(mapped.sum()) == table.numel()

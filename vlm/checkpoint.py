@@ -39,7 +39,7 @@ from vlm.packing import (
 from vlm.picture_size import PictureGeometry
 from vlm.precision import PrecisionPlan
 from vlm.prompt import ChatTokenizer
-from vlm.skeleton import EMBED, Skeleton, build_skeleton
+from vlm.skeleton import EMBED, LM_HEAD, Skeleton, build_skeleton
 from vlm.tensor_files import TensorFiles
 from vlm.vision import VisionConfig, VisionTower, VisionWeights
 
@@ -151,6 +151,10 @@ class _Loader:
                 f"{self._files.folder} holds weights this app has no use for: "
                 f"{', '.join(sorted(unused)[:12])}. Use a dense Qwen3-VL Instruct model."
             )
+        if LM_HEAD in self._files.tensors:  # else the head was packed from the table
+            # Through a mapping of its own: looking at it all must not keep it all in memory.
+            with self._files.reading([EMBED]) as read:
+                read.finite(EMBED)
         packed = self._packed
         decoder_weights = DecoderWeights(
             embed=self._files.mapped(EMBED),
@@ -213,7 +217,7 @@ class _Loader:
         kind = precision.vision if unit.part == "vision" else precision.language
         is_offloaded = unit.name in self._memory.offloaded
         with self._files.reading(self._names(unit)) as read:
-            packer = UnitPacker(self._files, read, kind, is_offloaded)
+            packer = UnitPacker(self._files, read.finite, kind, is_offloaded)
             return _pack_unit(packer, unit.name), packer.used
 
 

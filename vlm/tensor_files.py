@@ -94,7 +94,7 @@ class TensorFiles:
     def _check_tie(self) -> None:
         """A checkpoint that ties lm_head may still hold it, but then equal to the table."""
         with self.reading([LM_HEAD, EMBED]) as read:
-            if not (EMBED in self.tensors and read(LM_HEAD).equal(read(EMBED))):
+            if not (EMBED in self.tensors and read.finite(LM_HEAD).equal(read.finite(EMBED))):
                 raise CheckpointError(
                     f"config.json in {self.folder} ties lm_head to the embeddings, but the two "
                     "differ in the weights. Set tie_word_embeddings to what the model was "
@@ -137,12 +137,17 @@ class ReadTensor:
             raise CheckpointError(
                 f"{name} cannot be read from {stored.file} ({error}); download it again."
             ) from error
+        return tensor
+
+    def finite(self, name: str) -> Tensor:
+        """Return the same after a look at all its numbers. Raises CheckpointError."""
+        tensor = self(name)
         # Not every CPU's attention hands a NaN on, so the model's output would not tell. The sum is
         # quick, but may overflow 16 bits.
         if not bool(tensor.sum().isfinite()) and not bool(tensor.isfinite().all()):
             raise CheckpointError(
-                f"{name} in {stored.file} holds numbers that are not finite: the file is damaged. "
-                "Delete it and download it again."
+                f"{name} in {self._files.tensors[name].file} holds numbers that are not finite: "
+                "the file is damaged. Delete it and download it again."
             )
         return tensor
 
