@@ -83,7 +83,7 @@ class LoginNeeded:
         gradio_app = scope["app"]
         # The cookie first: clients and proxies send headers that are about another server.
         user = _logged_in(request)
-        if user is None and (user := self._user_of_header(scope, request)) is not None:
+        if user is None and (user := self._user_of(scope, request)) is not None:
             # Gradio's own endpoints know the cookie only.
             gradio_app.tokens[self._tokens[user]] = user
             cookie = f"access-token-unsecure-{gradio_app.cookie_id}={self._tokens[user]}"
@@ -118,17 +118,8 @@ class LoginNeeded:
     def _asks_for_key(self, path: str) -> bool:
         return self._has_key and (path in _ASKS_FOR_KEY or path.startswith("/v1/"))
 
-    def _user_of_header(self, scope: Scope, request: Request) -> str | None:
-        """Name the user of a request's header. Raises Refusal where a login is needed."""
-        try:
-            return self._user_of(scope, request)
-        except Refusal:
-            if not self._is_open(scope):
-                raise
-        return None  # right or wrong, so that guesses learn nothing here either
-
     def _user_of(self, scope: Scope, request: Request) -> str | None:
-        """Name the user whose login a request carries. Raises Refusal."""
+        """Name the user of a request's header. Raises Refusal where a login is needed."""
         # Gradio's client sends an authorization header under the second name.
         headers = request.headers
         given = headers.get("authorization") or headers.get("x-hf-authorization") or ""
@@ -139,7 +130,12 @@ class LoginNeeded:
         # By user, so that nobody's guesses lock others out who share the address.
         named = login.decode("utf-8", "replace").partition(":")[0]
         who = f"header {_address_of(request)} {named if named in self._logins else ''}"
-        self._attempts.check(who)
+        try:
+            self._attempts.check(who)
+        except Refusal:
+            if self._is_open(scope):
+                return None  # right or wrong, so that guesses learn nothing here either
+            raise
         # All are compared, so that the time tells nothing.
         right = [
             user
