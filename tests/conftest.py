@@ -17,11 +17,9 @@ _CLEARED_PREFIXES = ("GRADIO_SERVER_", "GRADIO_ROOT_PATH", "GRADIO_SHARE")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def uploads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uploads(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The one folder for uploads of the whole run: a page that runs while it changes loses them."""
-    folder = tmp_path_factory.mktemp("gradio")
-    os.environ["GRADIO_TEMP_DIR"] = str(folder)
-    return folder
+    os.environ["GRADIO_TEMP_DIR"] = str(tmp_path_factory.mktemp("gradio"))
 
 
 @pytest.fixture(autouse=True)

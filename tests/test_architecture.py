@@ -339,7 +339,7 @@ def test_shared_fixtures_have_names_of_their_own() -> None:
             *(REPOSITORY / "tests").glob("*_fixtures.py"),
             REPOSITORY / "tests/conftest.py",
         ]
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        for node in tree_of(path).body
         if isinstance(node, ast.FunctionDef)
         and any("fixture" in ast.dump(d) for d in node.decorator_list)
     ]
@@ -353,7 +353,7 @@ def test_no_test_leaves_its_mark_on_the_environment() -> None:
         f"{path.name}:{node.lineno}"
         for path in (REPOSITORY / "tests").glob("*.py")
         if path.name != "conftest.py"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Assign)
         and any(
             isinstance(target, ast.Subscript) and ast.unparse(target.value) == "os.environ"
